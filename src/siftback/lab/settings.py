@@ -274,7 +274,7 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """Returns the settings as records have them: data and a subset by name, not by path."""
-        from siftback.lab.data.address import recorded_name
+        from siftback.lab.data.source import recorded_name
 
         values = asdict(self) | {"data": recorded_name(self.data)}
         if self.warmup is not None:

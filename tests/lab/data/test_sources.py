@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from siftback.errors import ConfigError
-from siftback.lab.data.address import parse_address
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.load import load
+from siftback.lab.data.source import parse_address
 from siftback.lab.settings import Settings
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
+from siftback.lab.data.source import Splits
 from siftback.lab.records.environment import memory_gib
 
 Kind = Literal["images", "texts", "language"]
@@ -97,10 +98,6 @@ class DataSet(ABC):
         return replace(
             self, test_inputs=other.train_inputs[indices], test_labels=other.train_labels[indices]
         )
-
-    def relabel(self, labels: Tensor) -> Self:
-        """Returns it with other training labels, and the present ones as the true ones."""
-        return replace(self, train_labels=labels, true_labels=self.train_labels)
 
     def rescale_costs(self) -> Self:
         """Returns it with its mean training example as the unit of cost."""
@@ -233,16 +230,19 @@ def check_memory(size: int, name: str) -> None:
         )
 
 
-def draw_test_rows(labels: Tensor, name: str) -> Tensor:
-    """Draws a fixed fifth of each class, to test on: bool[N].
+def add_test_split(splits: Splits, name: str) -> Splits:
+    """Leaves a fixed fifth of each class to test on, where there is no split for that.
 
     Args:
-        labels: int64[N].
+        splits: Inputs and labels.
         name: Name of the data, for the error.
 
     Raises:
         ConfigError: If a fifth of no class is an example.
     """
+    if "test" in splits:
+        return splits
+    inputs, labels = splits["train"]
     drawn = torch.zeros(len(labels), dtype=torch.bool)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
     for label in sorted({*labels.tolist()}):
@@ -252,4 +252,11 @@ def draw_test_rows(labels: Tensor, name: str) -> Tensor:
         raise ConfigError(
             f"{name} has no examples to test on, and a fifth of no class is an example: give more"
         )
-    return drawn
+    divided: Splits = {}
+    for split, mask in (("train", ~drawn), ("test", drawn)):
+        rows = mask.nonzero().flatten()
+        taken = (
+            inputs[rows] if isinstance(inputs, Tensor) else [inputs[row] for row in rows.tolist()]
+        )
+        divided[split] = taken, labels[rows]
+    return divided

@@ -1,24 +1,26 @@
-"""Decoding of images: of folders by class, and of any other collection."""
+"""Images: of folders by class, of one file of arrays, and of any other collection."""
 
 import io
+import math
 import sys
+import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from PIL import Image, ImageOps, UnidentifiedImageError
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.data.address import Address, Size
-from siftback.lab.data.cache import cached
 from siftback.lab.data.data_set import check_memory
+from siftback.lab.data.source import Address, Size, Source, Splits, cached
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 TEST_FOLDERS = ("test", "val", "validation")
@@ -27,20 +29,16 @@ GREY = {"1", "L"}
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 DEEP = ("I", "F")  # the beginnings of the modes whose values are not bytes
 
+CHANNELS = (1, 3)
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
-Cells = Collection[Any]
-"""Encoded images: paths of their files, or cells of ``struct{bytes, path}``."""
 
-
-def read_folders(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Reads ``PATH/train/CLASS/*.png`` and ``PATH/test/CLASS/*.png``, or ``PATH/CLASS/*.png``.
+def read_folders(address: Address) -> Source:
+    """Finds ``PATH/train/CLASS/*.png`` and ``PATH/test/CLASS/*.png``, or ``PATH/CLASS/*.png``.
 
     Classes are numbered in the order of their names. The options ``train`` and ``test`` name other
     folders; ``val`` and ``validation`` stand for ``test`` where that is missing.
-
-    Returns:
-        ``train_inputs``, ``train_labels`` and, where there is a folder to test on,
-        ``test_inputs`` and ``test_labels``; and the names of the classes.
 
     Raises:
         ConfigError: If there is no such folder, a class has no images or is none to train
@@ -56,8 +54,7 @@ def read_folders(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             f"{folders['train']} holds {len(classes)} folders of images: give one with a folder "
             "for each class, or one with train/ and test/ that have"
         )
-    paths: dict[str, list[Path]] = {}
-    labels: dict[str, Tensor] = {}
+    splits: Splits = {}
     for split, folder in folders.items():
         if unknown := sorted({*list_classes(folder)} - {*classes}):
             raise ConfigError(
@@ -73,17 +70,17 @@ def read_folders(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
                 f"{empty[0] if split == 'train' else folder} holds no images: give each class a "
                 "folder of images, in train/ and test/ or side by side"
             )
-        paths[split] = [*chain(*files)]
         counts = torch.tensor([len(group) for group in files])
-        labels[f"{split}_labels"] = torch.arange(len(classes)).repeat_interleave(counts)
-    sources = [*chain(*paths.values())]
-    tensors = cached(
-        address.cache,
-        sources,
-        lambda: decode_splits(paths, str(address), address.path.name, address.size),
-        [str(path.relative_to(address.path)) for path in sources],
+        splits[split] = [*chain(*files)], torch.arange(len(classes)).repeat_interleave(counts)
+    paths = [path for files, _ in splits.values() for path in files]
+    return Source(
+        name=str(address),
+        title=address.path.name,
+        read=lambda: splits,
+        names=tuple(classes),
+        files=paths,
+        options=[str(path.relative_to(address.path)) for path in paths],
     )
-    return tensors | labels, tuple(classes)
 
 
 def find_folders(address: Address) -> dict[str, Path]:
@@ -109,26 +106,44 @@ def list_classes(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
 
 
-def decode_splits(
-    splits: Mapping[str, Cells], name: str, title: str, size: Size | None
-) -> dict[str, Tensor]:
-    """Decodes the images of all splits, in the mode and the size that they have in common.
+def read_images(source: Source, cache: str, size: Size | None) -> Splits:
+    """Reads images of a class each.
 
     Args:
-        splits: Images by split.
-        name: Name of the set, for errors.
-        title: Name of the set, for the progress bar.
+        source: Where they are.
+        cache: Name of the file in the cache.
         size: Height and width to bring all to; None where they have to be of one size.
 
     Returns:
-        ``<split>_inputs``, as from `decode`.
+        Images as from `decode`, in the mode and the size that all have in common, and labels.
 
     Raises:
         ConfigError: If there is no image, one cannot be read, or the sizes differ.
     """
+
+    def decode_all() -> dict[str, Tensor]:
+        splits = source.read()
+        mode, common_size = common_format(source.name, splits, size)
+        tensors = {}
+        for split, (images, labels) in splits.items():
+            title = f"Decoding {source.title} ({split})"
+            tensors[f"{split}_inputs"] = decode(images, mode, common_size, title)
+            tensors[f"{split}_labels"] = labels
+        return tensors
+
+    tensors = cached(cache, source.files, decode_all, source.options)
+    return {
+        split: (tensors[f"{split}_inputs"], tensors[f"{split}_labels"])
+        for split in ("train", "test")
+        if f"{split}_inputs" in tensors
+    }
+
+
+def common_format(name: str, splits: Splits, size: Size | None) -> tuple[str, Size]:
+    """Returns the mode that fits all images, and the size that is asked for or that they have."""
     modes: set[str] = set()
     sizes: Counter[Size] = Counter()
-    for number, cell in enumerate(chain(*splits.values())):
+    for number, cell in enumerate(chain(*(images for images, _ in splits.values()))):
         with open_image(cell, number, name) as image:
             modes.add(image.mode)
             sizes[image.height, image.width] += 1
@@ -140,14 +155,10 @@ def decode_splits(
             f"{name} holds images of {len(sizes)} sizes, such as {some}: add ,size=32 or "
             ",size=HEIGHTxWIDTH to bring all to one"
         )
-    mode, size = "L" if modes <= GREY else "RGB", size or next(iter(sizes))
-    return {
-        f"{split}_inputs": decode(images, mode, size, f"Decoding {title} ({split})")
-        for split, images in splits.items()
-    }
+    return "L" if modes <= GREY else "RGB", size or next(iter(sizes))
 
 
-def decode(images: Cells, mode: str, size: Size, title: str) -> Tensor:
+def decode(images: Sequence[Any], mode: str, size: Size, title: str) -> Tensor:
     """Decodes images, with a progress bar on stderr.
 
     Args:
@@ -216,3 +227,121 @@ def unreadable(cell: Any, number: int, title: str, error: Exception | str) -> Co
     """Returns the error of an image that cannot be read."""
     name = cell if isinstance(cell, Path) else f"image {number} of {title}"
     return ConfigError(f"{name} cannot be read as an image ({error}): fix it or leave it out")
+
+
+def read_arrays(address: Address) -> tuple[Splits, tuple[str, ...]]:
+    """Reads ``x_train``, ``y_train``, ``x_test`` and ``y_test`` of an ``.npz`` file.
+
+    Images are uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], with 1 or 3 channels; labels are
+    whole numbers [N] or [N, 1] from 0. ``x_test`` and ``y_test`` may be left out; other arrays are
+    not read.
+
+    Returns:
+        Images and labels of each split, and the names of the classes, up to the largest label to
+        train on.
+
+    Raises:
+        ConfigError: If the file cannot be read, or holds something else.
+    """
+    arrays = read_members(address)
+    splits = ["train"] + ["test"] * ("x_test" in arrays or "y_test" in arrays)
+    missing = [f"{k}_{split}" for split in splits for k in "xy" if f"{k}_{split}" not in arrays]
+    if missing:
+        raise ConfigError(
+            f"{address} holds {', '.join(arrays) or 'nothing'} and no {' and no '.join(missing)}: "
+            "save it by numpy.savez(PATH, x_train=..., y_train=..., x_test=..., y_test=...)"
+        )
+    tensors: Splits = {}
+    for split in splits:
+        images = as_images(arrays[f"x_{split}"], f"x_{split} of {address}")
+        labels = as_labels(arrays[f"y_{split}"], f"y_{split} of {address}")
+        if len(images) != len(labels):
+            raise ConfigError(
+                f"{address} has {len(images)} images and {len(labels)} labels to {split} on: "
+                "give a label for each image"
+            )
+        tensors[split] = images, labels
+    if len({images.shape[1:] for images, _ in tensors.values()}) > 1:
+        raise ConfigError(f"{address}: x_train and x_test have images of different shapes")
+    labels = tensors["train"][1]
+    classes = int(labels.max()) + 1
+    if classes > len(labels):  # a model has a logit for each
+        raise ConfigError(
+            f"y_train of {address} has classes up to {classes - 1} for {len(labels)} images: "
+            "number the classes without gaps, as numpy.unique(y, return_inverse=True)[1] does"
+        )
+    return tensors, tuple(map(str, range(classes)))
+
+
+def read_members(address: Address) -> dict[str, Any]:
+    """Reads the arrays of the file by name: those of `ARRAYS`, and None for the others."""
+    if not address.path.exists():
+        raise ConfigError(f"{address}: there is no file {address.path}")
+    if not address.path.is_file():  # reading a pipe would wait for ever
+        raise ConfigError(f"{address} cannot be read as a file of arrays: it is not a file")
+    arrays: dict[str, Any] = {}
+    try:
+        with zipfile.ZipFile(address.path) as file:
+            for info in file.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise ValueError("it holds an array twice")
+                arrays[name] = None
+                if name in ARRAYS:
+                    check_memory(info.file_size, f"{name} of {address}")
+                    with file.open(info) as stream:
+                        check_header(stream, info)
+                        stream.seek(0)
+                        arrays[name] = npy.read_array(stream, allow_pickle=False)
+    except ConfigError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way
+        raise ConfigError(
+            f"{address} cannot be read as a file of arrays ({error or type(error).__name__}): save "
+            "it by numpy.savez"
+        ) from error
+    return arrays
+
+
+def check_header(stream: Any, info: zipfile.ZipInfo) -> None:
+    """Checks that an array's header agrees with its length: a false one allocates anything."""
+    version = npy.read_magic(stream)
+    if version not in HEADERS:
+        raise ValueError(f"{info.filename} has a header of version {version}")
+    shape, _, dtype = HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError(f"{info.filename} is of objects, which are not loaded")
+    size, declared = info.file_size - stream.tell(), math.prod(shape) * dtype.itemsize
+    if declared != size:
+        raise ValueError(f"{info.filename} has {size} bytes, and its header says {declared}")
+
+
+def as_images(array: Any, name: str) -> Tensor:
+    """Returns an array of images as uint8 [N, C, H, W], in ``channels_last`` memory format."""
+    shape = list(array.shape)
+    if array.dtype != np.uint8:
+        raise ConfigError(
+            f"{name} is of type {array.dtype}: give bytes, as (255 * x).round().astype('uint8') "
+            "makes of numbers from 0 to 1"
+        )
+    if array.ndim == 3:
+        array = array[..., None]
+    elif array.ndim == 4 and shape[3] not in CHANNELS and shape[1] in CHANNELS:
+        array = array.transpose(0, 2, 3, 1)
+    if array.ndim != 4 or array.shape[3] not in CHANNELS or not array.size:
+        raise ConfigError(f"{name} is of shape {shape}: give images [N, H, W] or [N, H, W, 3]")
+    return torch.from_numpy(np.ascontiguousarray(array)).permute(0, 3, 1, 2)
+
+
+def as_labels(array: Any, name: str) -> Tensor:
+    """Returns an array of labels as int64 [N]."""
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    numbers = array.ndim == 1 and array.dtype.kind in "iu"
+    # The largest of uint64 would become negative as int64.
+    if not numbers or (len(array) and not 0 <= int(array.min()) <= int(array.max()) < 2**63):
+        raise ConfigError(
+            f"{name} is of type {array.dtype} and shape {list(array.shape)}, or below 0: give "
+            "the number of a class, from 0, for each image"
+        )
+    return torch.from_numpy(array.astype(np.int64))

@@ -6,6 +6,7 @@ Hugging Face hub's names and columns: those under ``SIFTBACK_DATA``, else those 
 tokens are kept in ``SIFTBACK_CACHE``, or ``~/.cache/siftback``, until their source changes.
 """
 
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,19 +15,17 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data import texts
-from siftback.lab.data.address import ADDRESSES, Address, parse_address
-from siftback.lab.data.arrays import read_arrays
 from siftback.lab.data.augment import Augment
-from siftback.lab.data.cache import cached
 from siftback.lab.data.data_set import (
     SUBSET_SEED,
     TEST_SHARE,
     DataSet,
     ImageData,
-    draw_test_rows,
+    add_test_split,
 )
-from siftback.lab.data.images import decode_splits, read_folders
-from siftback.lab.data.tables import Published, Tables, open_address, open_published
+from siftback.lab.data.images import read_arrays, read_folders, read_images
+from siftback.lab.data.source import ADDRESSES, Address, Published, Splits, parse_address
+from siftback.lab.data.tables import open_address, open_published
 from siftback.lab.records.formatting import one_of
 
 Data = TypeVar("Data", bound=DataSet)
@@ -84,12 +83,14 @@ def load(
     torch.Size([1437, 1, 8, 8])
     """
     address = parse_address(name)
-    data = read_address(address, max_tokens) if address else load_named(name, max_tokens)
+    data = read_address(address, max_tokens) if address else read_named(name, max_tokens)
     if max_tokens is not None and data.kind == "images":
         raise ConfigError(f"max_tokens={max_tokens} of {name}, which are images: leave it out")
     check_labels(data)
-    data = data if train_limit is None else limit(data, train_limit)
-    data = data if validation is None else hold_out(data, validation)
+    if train_limit is not None:
+        data = limit(data, train_limit)
+    if validation is not None:
+        data = hold_out(data, validation)
     data = data.rescale_costs()
     return flip(data, flipped) if flipped else data
 
@@ -191,22 +192,20 @@ def flip(data: Data, share: float) -> Data:
     shifts = torch.randint(1, data.classes, (count,), generator=generator)
     labels, rows = data.train_labels.clone(), order[: round(share * count)]
     labels[rows] = (labels[rows] + shifts[rows]) % data.classes
-    return data.relabel(labels)
+    return replace(data, train_labels=labels, true_labels=data.train_labels)
 
 
 def draw_balanced(data: DataSet, n: int) -> Tensor:
     """Draws n training examples, evenly from all classes: their indices, ascending."""
-    available = len(data.train_labels)
-    order = torch.randperm(available, generator=torch.Generator().manual_seed(SUBSET_SEED))
-    if data.kind == "language":
-        return order[:n].sort().values
-    labels = data.train_labels[order]
-    by_class = labels.argsort(stable=True)
-    counts = labels.bincount(minlength=data.classes)
-    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
-    rank = torch.empty_like(order)  # among the examples of its own class
-    rank[by_class] = torch.arange(available) - first
-    return order[(rank * data.classes + labels).argsort()[:n]].sort().values
+    import pandas as pd
+
+    generator = torch.Generator().manual_seed(SUBSET_SEED)
+    order = torch.randperm(len(data.train_labels), generator=generator)
+    if data.kind != "language":
+        labels = data.train_labels[order].numpy()
+        rank = pd.Series(labels).groupby(labels).cumcount()  # within its class
+        order = order[torch.from_numpy(np.lexsort((labels, rank)))]
+    return order[:n].sort().values
 
 
 def load_digits() -> ImageData:
@@ -218,13 +217,12 @@ def load_digits() -> ImageData:
     splits = model_selection.train_test_split(
         images, labels, test_size=TEST_SHARE, stratify=labels, random_state=SUBSET_SEED
     )
-    columns = ("train_inputs", "test_inputs", "train_labels", "test_labels")
-    tensors = dict(zip(columns, map(torch.from_numpy, splits), strict=True))
+    train, test, *classes = map(torch.from_numpy, splits)
     # Without augmentation: at 8x8 a shift of one pixel cuts strokes off.
-    return image_data("digits", tensors, tuple("0123456789"), Augment())
+    return ImageData("digits", train, classes[0], test, classes[1], tuple("0123456789"))
 
 
-def load_named(name: str, max_tokens: int | None) -> DataSet:
+def read_named(name: str, max_tokens: int | None) -> DataSet:
     """Loads a data set by its name.
 
     Raises:
@@ -237,68 +235,40 @@ def load_named(name: str, max_tokens: int | None) -> DataSet:
     if name not in PUBLISHED:
         raise ConfigError(f"data set {name!r} is not known: {one_of(name, NAMES)}")
     published = PUBLISHED[name]
-    tables = open_published(name, published)
-    if tables.is_text:
+    source = open_published(name, published)
+    if source.is_text:
         length = max_tokens or published.length
-        return texts.read_texts(tables, name, f"{name}-{length}", length, html=True)
-    tensors = read_images(tables, name, None)
-    return image_data(name, tensors, tables.names, published.augmentation)
-
-
-def image_data(
-    name: str, tensors: dict[str, Tensor], names: tuple[str, ...], augmentation: Augment
-) -> ImageData:
-    """Returns images as a data set: inputs and labels of both splits, by name."""
-    train, test = ((tensors[f"{s}_inputs"], tensors[f"{s}_labels"]) for s in ("train", "test"))
-    return ImageData(name, *train, *test, names, augmentation=augmentation)
-
-
-def read_images(tables: Tables, cache: str, size: tuple[int, int] | None) -> dict[str, Tensor]:
-    """Reads tables of images: ``<split>_inputs`` and ``<split>_labels``.
-
-    Args:
-        tables: The tables.
-        cache: Name of the file in the cache.
-        size: Height and width to bring all images to; None where they have to be of one size.
-
-    Raises:
-        ConfigError: If the tables hold something else, or an image cannot be read.
-    """
-
-    def decode() -> dict[str, Tensor]:
-        splits = tables.read()
-        labels = {f"{s}_labels": tables.read_labels(table, s) for s, table in splits.items()}
-        images = {split: tables.read_images(table) for split, table in splits.items()}
-        return decode_splits(images, tables.name, tables.title, size) | labels
-
-    return cached(cache, tables.sources, decode)
+        return texts.read_texts(source, name, f"{name}-{length}", length)
+    splits = read_images(source, name, None)
+    return image_data(name, splits, source.names, published.augmentation)
 
 
 def read_address(address: Address, max_tokens: int | None) -> DataSet:
     """Reads a user's data; a fifth of each class is held out where there is no test set."""
     if address.kind == "text":
-        return texts.read_text_file(address, max_tokens or texts.LENGTH)
+        length = max_tokens or texts.LENGTH
+        return texts.read_windows(address, length, address.title, f"{address.cache}-{length}")
     augmentation = address.augmentation  # refused before anything is read
-    if address.kind == "hf":
-        tables = open_address(address)
-        if tables.is_text:
+    if address.kind == "npz":
+        splits, names = read_arrays(address)
+    else:
+        source = open_address(address) if address.kind == "hf" else read_folders(address)
+        if source.is_text:
             length, vocabulary = max_tokens or texts.LENGTH, texts.vocabulary_of(address)
             cache = f"{address.cache}-{length}"
-            return texts.read_texts(tables, address.title, cache, length, vocabulary)
-        tensors, names = read_images(tables, address.cache, address.size), tables.names
-    else:
-        tensors, names = (read_arrays if address.kind == "npz" else read_folders)(address)
-    if "test_inputs" not in tensors:
-        drawn = draw_test_rows(tensors["train_labels"], str(address))
-        tensors = {
-            f"{split}_{column}": tensors[f"train_{column}"][rows]
-            for split, rows in (("train", ~drawn), ("test", drawn))
-            for column in ("inputs", "labels")
-        }
-    data = image_data(address.title, tensors, names, augmentation)
+            return texts.read_texts(source, address.title, cache, length, vocabulary)
+        splits, names = read_images(source, address.cache, address.size), source.names
+    data = image_data(address.title, add_test_split(splits, str(address)), names, augmentation)
     if augmentation.padding >= min(data.size):
         raise ConfigError(
             f"crop={augmentation.padding} of images of {data.size[0]}x{data.size[1]} pixels can "
             f"shift all of an image out of sight: give fewer than {min(data.size)} pixels"
         )
     return data
+
+
+def image_data(
+    name: str, splits: Splits, names: tuple[str, ...], augmentation: Augment
+) -> ImageData:
+    """Returns images as a data set."""
+    return ImageData(name, *splits["train"], *splits["test"], names, augmentation=augmentation)

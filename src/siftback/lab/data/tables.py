@@ -8,11 +8,10 @@ They are sets of the Hugging Face hub, files of its client on disk, or files of 
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -20,131 +19,85 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import parquet
-from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.data.address import IMAGE_OPTIONS, Address
-from siftback.lab.data.augment import Augment
+from siftback.lab.data.source import IMAGE_OPTIONS, LABEL, Address, Published, Source, Splits
 
 PROJECT = Path(__file__).parents[4]
 TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
-LABEL = "label"
 STRINGS = ("string", "large_string")
-# Types of labels: the numbers of the classes, or values that are numbered in their order.
-NUMBERS, CLASSES = frozenset({int}), frozenset({int, bool, str})
+# The types that cells of a column have. Labels are the numbers of the classes, or values that are
+# numbered in their order.
+NUMBER, VALUE, TEXT = "an integer", "an integer or a name", "a text"
+CELL_TYPES: dict[str, set[type]] = {NUMBER: {int}, VALUE: {int, bool, str}, TEXT: {str}}
 
 
-class Published(NamedTuple):
-    """A data set that is read by its name.
+def read_examples(
+    tables: Mapping[str, pa.Table],
+    inputs: str,
+    label: str,
+    values: Sequence[Any],
+    is_text: bool,
+    name: str,
+) -> Splits:
+    """Reads the inputs and the labels of tables, by split.
 
-    Attributes:
-        repository: Its repository on the hub.
-        columns: Names that the column of images or texts may have.
-        augmentation: Augmentation that is known to help it.
-        channels: Channels of its images.
-        classes: Number of classes.
-        label: Name of the labels' column.
-        names: Names of the classes; the files' own, or numbers, where empty.
-        config: Its configuration; empty where the repository has but one.
-        train: Splits to train on.
-        folder: Name of its folder; the set's where empty.
-        length: The most tokens of a text.
-    """
-
-    repository: str
-    columns: tuple[str, ...]
-    augmentation: Augment = Augment()
-    channels: int = 3
-    classes: int = 10
-    label: str = LABEL
-    names: tuple[str, ...] = ()
-    config: str = ""
-    train: tuple[str, ...] = ("train",)
-    folder: str = ""
-    length: int = 0
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Tables of examples with a class each, a row for each example.
-
-    Attributes:
-        name: Name of the tables in errors.
-        title: Name of the set in progress bars.
-        read: Reads the table to train on and, where there is one, the table to test on, by split.
+    Args:
+        tables: Tables by split.
         inputs: Name of the column of images or texts.
         label: Name of the column of labels.
-        names: Names of the classes, in their order.
         values: Labels of the classes, in their order; where empty, labels are their numbers.
         is_text: Whether inputs are texts, and not images.
-        sources: The files of the tables; empty where they are in memory.
+        name: Name of the tables in errors.
+
+    Raises:
+        ConfigError: If a column is missing or holds something else, or a label is that of no class
+            to train on.
     """
-
-    name: str
-    title: str
-    read: Callable[[], dict[str, pa.Table]]
-    inputs: str
-    label: str
-    names: tuple[str, ...]
-    values: tuple[Any, ...]
-    is_text: bool
-    sources: list[Path]
-
-    def read_texts(self, table: pa.Table) -> list[str]:
-        """Reads the texts of a table.
-
-        Raises:
-            ConfigError: If the column is missing, or a row has no text.
-        """
-        return read_cells(table, self.inputs, frozenset({str}), self.name, "a text")
-
-    def read_images(self, table: pa.Table) -> pa.ChunkedArray:
-        """Returns the column of encoded images, ``struct{bytes, path}``.
-
-        Raises:
-            ConfigError: If the column is missing, or holds something else.
-        """
-        check_columns(table.column_names, (self.inputs,), self.name)
-        cells = table[self.inputs]
-        if not pa.types.is_struct(cells.type) or cells.type.get_field_index("bytes") < 0:
+    splits: Splits = {}
+    for split, table in tables.items():
+        cells = read_cells(table, label, VALUE if values else NUMBER, name)
+        if values and (unknown := {*cells} - {*values}):
             raise ConfigError(
-                f"{self.name}: column {self.inputs!r} of type {cells.type} has to hold images, as "
-                "struct{bytes, path}"
-            )
-        return cells
-
-    def read_labels(self, table: pa.Table, split: str) -> Tensor:
-        """Reads the numbers of the classes: int64 [N].
-
-        Raises:
-            ConfigError: If a label is missing, of another type, or that of no class to train on.
-        """
-        if not self.values:
-            cells = read_cells(table, self.label, NUMBERS, self.name, "an integer")
-            return torch.from_numpy(np.asarray(cells).astype(np.int64))
-        cells = read_cells(table, self.label, CLASSES, self.name, "an integer or a name")
-        if unknown := {*cells} - {*self.values}:
-            raise ConfigError(
-                f"{self.name} has {min(unknown)!r} among the labels to {split} on, and not to "
+                f"{name} has {min(unknown)!r} among the labels to {split} on, and not to "
                 "train on: name other splits by train= and test="
             )
-        numbers = {value: number for number, value in enumerate(self.values)}
-        return torch.tensor([numbers[cell] for cell in cells])
+        numbers = {value: number for number, value in enumerate(values)}
+        labels = np.asarray([numbers.get(cell, cell) for cell in cells]).astype(np.int64)
+        examples = (
+            read_cells(table, inputs, TEXT, name) if is_text else read_encoded(table, inputs, name)
+        )
+        splits[split] = examples, torch.from_numpy(labels)
+    return splits
 
 
-def read_cells(
-    table: pa.Table, column: str, kinds: frozenset[type], name: str, noun: str
-) -> list[Any]:
-    """Reads the cells of a column, all of some kinds.
+def read_encoded(table: pa.Table, column: str, name: str) -> pa.ChunkedArray:
+    """Returns a column of encoded images, ``struct{bytes, path}``.
+
+    Raises:
+        ConfigError: If the column is missing, or holds something else.
+    """
+    check_columns(table.column_names, (column,), name)
+    cells = table[column]
+    if not pa.types.is_struct(cells.type) or cells.type.get_field_index("bytes") < 0:
+        raise ConfigError(
+            f"{name}: column {column!r} of type {cells.type} has to hold images, as "
+            "struct{bytes, path}"
+        )
+    return cells
+
+
+def read_cells(table: pa.Table, column: str, kind: str, name: str) -> list[Any]:
+    """Reads the cells of a column, all of a kind of ``CELL_TYPES``.
 
     Raises:
         ConfigError: If the column is missing, or a cell is of another kind.
     """
     check_columns(table.column_names, (column,), name)
     cells: list[Any] = table[column].to_pylist()
-    if not {*map(type, cells)} <= kinds:
+    if not {*map(type, cells)} <= CELL_TYPES[kind]:
         raise ConfigError(
-            f"{name}: column {column!r} of type {table[column].type} has to hold {noun} in each "
+            f"{name}: column {column!r} of type {table[column].type} has to hold {kind} in each "
             "row: leave the other rows out, or name another column"
         )
     return cells
@@ -158,16 +111,15 @@ def check_columns(columns: Sequence[str], names: Sequence[str], name: str) -> No
         )
 
 
-def open_published(name: str, published: Published) -> Tables:
+def open_published(name: str, published: Published) -> Source:
     """Opens a published set: its local files where there are any, else the hub's.
 
     Raises:
         ConfigError: If ``SIFTBACK_DATA`` lacks the set, a file is damaged or lacks a column, or
             the hub cannot be reached.
     """
-    splits = {"train": published.train, "test": ("test",)}
     files = find_files(published.folder or name, published, (*published.train, "test"))
-    paths = {split: [path for part in splits[split] for path in files[part]] for split in splits}
+    paths = {"train": [p for split in published.train for p in files[split]], "test": files["test"]}
     first = paths["train"][0]
     with naming_damage(first):
         is_arrow = first.suffix != ".parquet"
@@ -177,8 +129,10 @@ def open_published(name: str, published: Published) -> Tables:
         names = published.names or tuple(feature.get("names", ()))
     for columns in (published.columns, (published.label,)):
         check_columns(schema.names, columns, str(first))
+    inputs = next(column for column in published.columns if column in schema.names)
+    is_text = published.length > 0
 
-    def read() -> dict[str, pa.Table]:
+    def read() -> Splits:
         tables = {}
         for split, sources in paths.items():
             with naming_damage(sources[0]):  # a later file may have other columns
@@ -187,18 +141,19 @@ def open_published(name: str, published: Published) -> Tables:
                 raise ConfigError(
                     f"{sources[0]} has no rows: put a file with examples in its place"
                 )
-        return tables
+        splits = read_examples(tables, inputs, published.label, (), is_text, str(first))
+        if is_text:  # reviews of IMDB have breaks of lines
+            for split, (texts, labels) in splits.items():
+                splits[split] = [text.replace("<br />", " ") for text in texts], labels
+        return splits
 
-    return Tables(
+    return Source(
         name=str(first),
         title=name,
         read=read,
-        inputs=next(column for column in published.columns if column in schema.names),
-        label=published.label,
         names=names or tuple(map(str, range(published.classes))),
-        values=(),
-        is_text=published.length > 0,
-        sources=[path for split in splits for path in paths[split]],
+        files=[path for sources in paths.values() for path in sources],
+        is_text=is_text,
     )
 
 
@@ -261,7 +216,7 @@ def naming_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def open_address(address: Address) -> Tables:
+def open_address(address: Address) -> Source:
     """Opens a set of the hub, a folder of ``save_to_disk``, or one that ``load_dataset`` takes.
 
     The column of images is the one of that feature, that of texts the one of strings, and that of
@@ -303,19 +258,16 @@ def open_address(address: Address) -> Tables:
     values: list[Any] = []
     names: Iterable[str] = getattr(features[label], "names", ())
     if label not in labels:
-        cells = read_cells(tables["train"], label, CLASSES, str(address), "an integer or a name")
+        cells = read_cells(tables["train"], label, VALUE, str(address))
         values = sorted({*cells})
         names = map(str, values)
-    return Tables(
+    return Source(
         name=str(address),
         title=address.path.name,
-        read=lambda: tables,
-        inputs=inputs,
-        label=label,
+        read=lambda: read_examples(tables, inputs, label, values, is_text, str(address)),
         names=tuple(names),
-        values=tuple(values),
+        files=[Path(file["filename"]) for data in splits.values() for file in data.cache_files],
         is_text=is_text,
-        sources=[Path(file["filename"]) for data in splits.values() for file in data.cache_files],
     )
 
 

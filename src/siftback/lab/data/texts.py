@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,10 +19,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.data.address import Address
-from siftback.lab.data.cache import cached
-from siftback.lab.data.data_set import PAD, TextData, check_memory, draw_test_rows, lengths_of
-from siftback.lab.data.tables import Tables, data_folders
+from siftback.lab.data.data_set import PAD, TextData, add_test_split, check_memory, lengths_of
+from siftback.lab.data.source import Address, Source, cached
+from siftback.lab.data.tables import data_folders
 
 LENGTH = 128
 """The most tokens of an example, where the set has no length of its own."""
@@ -45,39 +43,23 @@ VERSION = "1"  # of the way that texts become tokens: another one has them token
 
 
 def read_texts(
-    tables: Tables,
-    name: str,
-    cache: str,
-    length: int,
-    vocabulary: int = VOCABULARY,
-    *,
-    html: bool = False,
+    source: Source, name: str, cache: str, length: int, vocabulary: int = VOCABULARY
 ) -> TextData:
-    """Reads texts of a class each.
+    """Reads texts of a class each, a fifth of each class to test on where there is no split.
 
     Args:
-        tables: Tables of texts; a fifth of each class is held out where there is none to test on.
+        source: Where they are.
         name: Name of the set in records.
         cache: Name of the file in the cache.
         length: The most tokens of a text.
         vocabulary: The most tokens of the tokenizer.
-        html: Whether breaks of lines are written as ``<br />``, as in reviews of IMDB.
 
     Raises:
-        ConfigError: If the tables cannot be read, or a text is empty.
+        ConfigError: If the texts cannot be read, or one is empty.
     """
 
     def tokenise() -> dict[str, Tensor]:
-        splits = {}
-        for split, table in tables.read().items():
-            texts, labels = tables.read_texts(table), tables.read_labels(table, split)
-            texts = [text.replace("<br />", " ") for text in texts] if html else texts
-            splits[split] = texts, labels
-        if "test" not in splits:
-            texts, labels = splits["train"]
-            drawn = draw_test_rows(labels, tables.name)
-            for split, rows in (("train", (~drawn).nonzero()), ("test", drawn.nonzero())):
-                splits[split] = [texts[row] for row in rows.flatten()], labels[rows.flatten()]
+        splits = add_test_split(source.read(), source.name)
         tokenizer = train_tokenizer(splits["train"][0], vocabulary)
         tensors = {"tokenizer": torch.frombuffer(bytearray(tokenizer.encode()), dtype=torch.uint8)}
         for split, (texts, labels) in splits.items():
@@ -92,7 +74,7 @@ def read_texts(
         return tensors
 
     options = (VERSION, f"length={length}", f"vocabulary={vocabulary}")
-    return text_data(name, cached(cache, tables.sources, tokenise, options), tables.names)
+    return text_data(name, cached(cache, source.files, tokenise, options), source.names)
 
 
 def read_shakespeare(length: int) -> TextData:
@@ -116,10 +98,11 @@ def read_shakespeare(length: int) -> TextData:
             f"{path} is not Tiny Shakespeare, whose SHA-256 is {SHAKESPEARE_SHA256}: put back the "
             f"file of {SHAKESPEARE_ORIGIN}, or give your own text as text:PATH"
         )
-    return read_windows(SHAKESPEARE, path, f"{SHAKESPEARE}-{length}", length)
+    address = Address("text", str(path), {})
+    return read_windows(address, length, SHAKESPEARE, f"{SHAKESPEARE}-{length}")
 
 
-def read_text_file(address: Address, length: int) -> TextData:
+def read_windows(address: Address, length: int, name: str, cache: str) -> TextData:
     """Reads a plain text file, of which each next token is predicted: ``text:PATH``.
 
     Its first nine tenths are trained on, the last is for testing. Tokens are its characters; with
@@ -128,52 +111,20 @@ def read_text_file(address: Address, length: int) -> TextData:
     Args:
         address: Address of the file.
         length: Tokens of a window.
+        name: Name of the set in records.
+        cache: Name of the file in the cache.
 
     Raises:
         ConfigError: If the file cannot be read as text, or is shorter than two windows.
     """
-    kind = address.options.get("tokens", CHARACTERS)
+    path, kind = address.path, address.options.get("tokens", CHARACTERS)
     if kind not in (CHARACTERS, BPE):
         raise ConfigError(f"tokens={kind}: give {CHARACTERS} or {BPE}")
     if kind == CHARACTERS and "vocabulary" in address.options:
         raise ConfigError(f"vocabulary= is that of tokens={BPE}: give both, or neither")
-    if not address.path.is_file():
-        raise ConfigError(f"{address}: there is no file {address.path}: give one of plain text")
-    cache, vocabulary = f"{address.cache}-{length}", vocabulary_of(address)
-    return read_windows(address.title, address.path, cache, length, kind, vocabulary)
-
-
-def vocabulary_of(address: Address) -> int:
-    """Returns the most tokens that an address asks for."""
-    text = address.options.get("vocabulary", str(VOCABULARY))
-    if not re.fullmatch(r"\d{1,5}", text) or not FEWEST_TOKENS <= int(text) <= MOST_TOKENS:
-        raise ConfigError(
-            f"vocabulary={text}: give an integer from {FEWEST_TOKENS} to {MOST_TOKENS}"
-        )
-    return int(text)
-
-
-def read_windows(
-    name: str,
-    path: Path,
-    cache: str,
-    length: int,
-    kind: str = CHARACTERS,
-    vocabulary: int = VOCABULARY,
-) -> TextData:
-    """Reads the windows of a text file, of which each next token is predicted.
-
-    Args:
-        name: Name of the set in records.
-        path: The file.
-        cache: Name of the file in the cache.
-        length: Tokens of a window.
-        kind: The tokens: `CHARACTERS` or `BPE`.
-        vocabulary: The most tokens of BPE.
-
-    Raises:
-        ConfigError: If the file cannot be read as text, or is shorter than two windows.
-    """
+    if not path.is_file():
+        raise ConfigError(f"{address}: there is no file {path}: give one of plain text")
+    vocabulary = vocabulary_of(address)
 
     def tokenise() -> dict[str, Tensor]:
         try:
@@ -205,6 +156,16 @@ def read_windows(
     return text_data(name, cached(cache, [path], tokenise, options), ())
 
 
+def vocabulary_of(address: Address) -> int:
+    """Returns the most tokens that an address asks for."""
+    text = address.options.get("vocabulary", str(VOCABULARY))
+    if not re.fullmatch(r"\d{1,5}", text) or not FEWEST_TOKENS <= int(text) <= MOST_TOKENS:
+        raise ConfigError(
+            f"vocabulary={text}: give an integer from {FEWEST_TOKENS} to {MOST_TOKENS}"
+        )
+    return int(text)
+
+
 def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> TextData:
     """Returns texts as tokens as a data set, with those to test on in the order of their lengths.
 
@@ -217,12 +178,12 @@ def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> 
     tokenizer = bytes(tensors["tokenizer"].numpy()).decode()
     share = tensors.get("tokens_per_character")
     order = lengths_of(tensors["test_inputs"]).argsort(stable=True)
-    train = tensors["train_inputs"], tensors["train_labels"]
-    test = tensors["test_inputs"][order], tensors["test_labels"][order]
     return TextData(
         name,
-        *train,
-        *test,
+        tensors["train_inputs"],
+        tensors["train_labels"],
+        tensors["test_inputs"][order],
+        tensors["test_labels"][order],
         names,
         kind="texts" if names else "language",
         tokenizer=tokenizer,

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.address import parse_address
 from siftback.lab.data.load import NAMES, PUBLISHED
+from siftback.lab.data.source import parse_address
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan, is_finished
 from siftback.lab.length import BACKWARD, FORWARD

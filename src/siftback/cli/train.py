@@ -278,8 +278,7 @@ def recipes_command(scale: str = "small", markdown: bool = False, json: bool = F
     Args:
         markdown: Print Markdown, of both scales.
     """
-    from siftback.lab.recipes import find_scale
-    from siftback.lab.recipes.listing import listing, listing_rows, markdown_listing
+    from siftback.lab.recipes.recipe import find_scale, listing, listing_rows, markdown_listing
 
     if markdown and json:
         raise ConfigError("both --markdown and --json given: give one of them")
@@ -316,16 +315,15 @@ def run_command(
         out: Folder of all runs; recipes that share some find them here.
         dry_run: Print what would run, and run nothing.
     """
-    from siftback.lab.experiments.comparison import is_finished
+    from siftback.lab.experiments.comparison import compare, is_finished
     from siftback.lab.figures import Grid, Missing, export_markdown
-    from siftback.lab.recipes import find_scale
-    from siftback.lab.recipes.listing import plan_table
     from siftback.lab.recipes.recipe import (
         draw_recipe,
         find_recipe,
+        find_scale,
         parse_changes,
+        plan_table,
         recipe_plans,
-        run_unfinished,
     )
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
@@ -356,7 +354,8 @@ def run_command(
             for folder, plan in plans.items():
                 done = " is finished" if folder in finished else ""
                 console.print(f"{folder}{done}", markup=False, highlight=False, soft_wrap=True)
-                run_unfinished(plan, folder, reporter, existing)
+                if folder in left:
+                    compare(plan, folder, reporter, existing)
     except KeyboardInterrupt:
         end_stopped(f"siftback run {recipe} ... --resume")
     for folder in plans:

@@ -9,24 +9,21 @@ import pytest
 from siftback import Share, cli
 from siftback.errors import ConfigError
 from siftback.lab import rates
-from siftback.lab.experiments.comparison import Plan, is_finished
-from siftback.lab.recipes import Scale
-from siftback.lab.recipes.listing import (
-    count_parameters,
-    listing,
-    markdown_listing,
-    plan_cost,
-    plan_table,
-)
+from siftback.lab.experiments.comparison import Plan, compare, is_finished
 from siftback.lab.recipes.recipe import (
+    Scale,
+    count_parameters,
     draw_recipe,
     find_recipe,
+    listing,
+    markdown_listing,
     parse_changes,
+    plan_cost,
+    plan_table,
     read_recipe,
     recipe_names,
     recipe_plans,
     recipes_used,
-    run_unfinished,
 )
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
@@ -285,12 +282,12 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
         recipe.plans("full", parse_changes(["warmup=0.05"]))
 
 
-def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
+def test_a_recipe_runs_draws_and_grows(own, tmp_path):
     recipe, out = read_recipe(own()), tmp_path / "runs"
     plans = recipe_plans(recipe, "small", out)
     assert [*plans] == [out / "own-small" / n for n in ("plain", "noisy")]
     for folder, plan in plans.items():
-        run_unfinished(plan, folder, NullReporter(), "refuse")
+        compare(plan, folder, NullReporter(), "refuse")
     assert all(is_finished(plan, folder) for folder, plan in plans.items())
     drawn = list(draw_recipe(recipe, "small", out, plans))
     assert [analysis.name for analysis, _ in drawn] == ["fig6", "table1"]
@@ -300,14 +297,10 @@ def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
     assert all(path.stat().st_size > 100 for _, paths in drawn for path in paths)
 
     before = [Comparison.read(folder).runs for folder in plans]
-    for folder, plan in plans.items():
-        run_unfinished(plan, folder, NullReporter(), "refuse")
-    assert [Comparison.read(folder).runs for folder in plans] == before
-
     folder, larger = next(iter(recipe_plans(recipe, "small", out, {"seeds": [0, 1]}).items()))
     with pytest.raises(ConfigError, match="--resume"):
-        run_unfinished(larger, folder, NullReporter(), "refuse")
-    run_unfinished(larger, folder, NullReporter(), "resume")
+        compare(larger, folder, NullReporter(), "refuse")
+    compare(larger, folder, NullReporter(), "resume")
     runs = Comparison.read(folder).runs
     assert runs[: len(before[0])] == before[0]
     assert [run.seed for run in runs] == [0, 0, 0, 1, 1, 1]
@@ -317,7 +310,7 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
     plan = read_recipe(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
     folder = tmp_path / "c"
     assert not is_finished(plan, folder)
-    run_unfinished(plan, folder, NullReporter(), "refuse")
+    compare(plan, folder, NullReporter(), "refuse")
     assert is_finished(plan, folder)
     other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
     assert not is_finished(other, folder)
@@ -385,7 +378,8 @@ def test_the_wheel_holds_them(tmp_path):
         directory=str(tmp_path), versions=["standard"]
     )))  # fmt: skip
     with ZipFile(built) as archive:
-        held = {Path(name).stem for name in archive.namelist() if name.endswith(".toml")}
+        paths = [Path(name) for name in archive.namelist() if name.endswith(".toml")]
+    held = {path.stem for path in paths if path.parent.name == "recipes"}
     assert held == set(recipe_names())
 
 

@@ -36,26 +36,36 @@ SENTIMENT = ("negative", "positive")
 CIFAR_AUGMENTATION = Augment(padding=4, flip=True)
 
 # Without augmentation, as in DeVries & Taylor 2017, and with them Jiang et al. 2019.
-SVHN = Published("ufldl-stanford/svhn", ("image",), config="cropped_digits")
+SVHN = Published("ufldl-stanford/svhn", 73_257, ("image",), config="cropped_digits")
 
 PUBLISHED = {
     # A mirrored digit is another sign or none, so they are only shifted, and by little.
-    "mnist": Published("ylecun/mnist", ("image",), Augment(padding=2), channels=1),
-    "cifar10": Published("uoft-cs/cifar10", ("img",), CIFAR_AUGMENTATION),
+    "mnist": Published("ylecun/mnist", 60_000, ("image",), Augment(padding=2), channels=1),
+    "cifar10": Published("uoft-cs/cifar10", 50_000, ("img",), CIFAR_AUGMENTATION),
     "cifar100": Published(
-        "uoft-cs/cifar100", ("img",), CIFAR_AUGMENTATION, classes=100, label="fine_label"
+        "uoft-cs/cifar100", 50_000, ("img",), CIFAR_AUGMENTATION, classes=100, label="fine_label"
     ),
     "svhn": SVHN,
-    "svhn+extra": SVHN._replace(train=("train", "extra"), folder="svhn"),
+    "svhn+extra": SVHN._replace(examples=604_388, train=("train", "extra"), folder="svhn"),
     "fashion_mnist": Published(
-        "zalando-datasets/fashion_mnist", ("image",), Augment(padding=2, flip=True), channels=1
+        "zalando-datasets/fashion_mnist",
+        60_000,
+        ("image",),
+        Augment(padding=2, flip=True),
+        channels=1,
     ),
-    "imdb": Published("stanfordnlp/imdb", ("text",), names=SENTIMENT, length=192),
-    "sst2": Published("SetFit/sst2", ("sentence", "text"), names=SENTIMENT, length=64),
+    "imdb": Published("stanfordnlp/imdb", 25_000, ("text",), names=SENTIMENT, length=192),
+    "sst2": Published("SetFit/sst2", 6_920, ("sentence", "text"), names=SENTIMENT, length=64),
 }
 
 NAMES = ("digits", *PUBLISHED, texts.SHAKESPEARE, *ADDRESSES)
 """The names and the forms of addresses that `load` takes."""
+
+EXAMPLES = {name: published.examples for name, published in PUBLISHED.items()} | {
+    "digits": 1437,
+    texts.SHAKESPEARE: 7842,
+}
+"""The training examples of each set; of running text its windows of `texts.LENGTH`."""
 
 
 def load(

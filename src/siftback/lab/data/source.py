@@ -70,6 +70,7 @@ class Published(NamedTuple):
 
     Attributes:
         repository: Its repository on the hub.
+        examples: Number of examples to train on.
         columns: Names that the column of images or texts may have.
         augmentation: Augmentation that is known to help it.
         channels: Channels of its images.
@@ -83,6 +84,7 @@ class Published(NamedTuple):
     """
 
     repository: str
+    examples: int
     columns: tuple[str, ...]
     augmentation: Augment = Augment()
     channels: int = 3

@@ -1,21 +1,28 @@
-"""Recipes: how their files are read, and how they are run and drawn."""
+"""Recipes: their files, what each takes, and the drawing of their figures."""
 
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from rich.table import Table
+
 from siftback.errors import ConfigError
-from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
+from siftback.lab import models
+from siftback.lab.data.load import EXAMPLES, NAMES, PUBLISHED
+from siftback.lab.data.source import parse_address
+from siftback.lab.data.texts import LENGTH
+from siftback.lab.experiments.comparison import Plan, is_finished
 from siftback.lab.figures import ANALYSES, Analysis, analyse, write_analysis
-from siftback.lab.recipes import Scale
+from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.formatting import one_of
-from siftback.lab.run.progress import Reporter
+from siftback.lab.records.formatting import listed, one_of, readable
+from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.settings import (
     TYPES,
     Settings,
@@ -24,6 +31,7 @@ from siftback.lab.settings import (
     parse_share,
     parse_warmup,
 )
+from siftback.lab.strategies.table import find_strategy
 
 _FOLDER = Path(__file__).parent
 _STRINGS, _NUMBERS, _INTEGERS = tuple[str, ...], tuple[float, ...], tuple[int, ...]
@@ -34,6 +42,26 @@ _DEFAULTS = {"keep": (0.33,), "seeds": (0,), "matched": False}
 _KEYS = TYPES | _OF_PLAN
 # Settings that a file says in words.
 _IN_WORDS: dict[str, Callable[[str, Any], Any]] = {"warmup": parse_warmup, "tail": parse_share}
+
+COST = "about what all runs take, in forwards of one example, a backward being two"
+
+
+class Scale(StrEnum):
+    """The size of an experiment: as the papers have it, or for two cores and the data at hand."""
+
+    FULL = "full"
+    SMALL = "small"
+
+
+def find_scale(name: str) -> Scale:
+    """Returns the scale of a name.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if name not in [*Scale]:
+        raise ConfigError(f"--scale {name}: {one_of(name, Scale)}")
+    return Scale(name)
 
 
 @dataclass(frozen=True)
@@ -193,14 +221,14 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
         if name in changes:
             raise ConfigError(f"--set {name}: given more than once; give each key once")
         check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
-        if name == "matched" and text not in ("true", "false"):
-            raise ConfigError(f"--set {name}={text}: give true or false")
         if name == "strategies":
             changes[name] = [strategy.strip() for strategy in text.split(",")]
+        elif name == "matched":
+            if text not in ("true", "false"):
+                raise ConfigError(f"--set {name}={text}: give true or false")
+            changes[name] = text == "true"
         elif name in _IN_WORDS:  # as in a file, and read with it
             changes[name] = text
-        elif name == "matched":
-            changes[name] = text == "true"
         else:
             changes[name] = (parse_numbers if name == "keep" else parse_setting)(name, text)
     return changes
@@ -314,19 +342,6 @@ def recipe_plans(
     }
 
 
-def run_unfinished(plan: Plan, folder: Path, reporter: Reporter, existing: Existing) -> None:
-    """Runs a comparison, unless it is finished and not to be overwritten.
-
-    Args:
-        plan: The plan.
-        folder: Its folder.
-        reporter: Reports what happens.
-        existing: What to do with a folder that holds a part of it, or another comparison.
-    """
-    if existing == "overwrite" or not is_finished(plan, folder):
-        compare(plan, folder, reporter, existing)
-
-
 def draw_recipe(
     recipe: Recipe, scale: Scale, out: Path, folders: Iterable[Path]
 ) -> Iterator[tuple[Analysis, list[Path]]]:
@@ -381,3 +396,125 @@ def _recipe_of(folder: Path) -> str:
         if scale in [*Scale] and recipe in recipe_names():
             return recipe
     return ""
+
+
+def plan_cost(plan: Plan) -> float | None:
+    """Returns about what a plan costs, in forwards of one example: by the ideal costs.
+
+    A run of a given budget costs that; scores for pruning are charged to each run that prunes.
+
+    Returns:
+        None where the data set's size is not known, or training ends by the clock.
+    """
+    settings = plan.settings
+    examples = settings.train_limit or EXAMPLES.get(settings.data)
+    if examples and settings.data == "tinyshakespeare" and settings.max_tokens:
+        examples = examples * LENGTH // settings.max_tokens
+    if examples is None or (settings.epochs is None and settings.budget is None):
+        return None
+    total = 0.0  # for each example
+    for run in plan.runs():
+        # A matched run costs what the other does.
+        strategy = find_strategy(run.matched_to or run.strategy)
+        if settings.budget is not None:
+            total += (FORWARD + BACKWARD) * settings.budget
+            continue
+        if strategy.drop is not None:
+            early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
+            total += settings.score_models * early
+        epochs = settings.epochs or 0.0
+        warm = strategy.warmed(settings).warmup_epochs(epochs)
+        total += warm * (FORWARD + BACKWARD) * (1 - strategy.dropped(run.keep))
+        total += (epochs - warm) * strategy.cost.amount(run.keep, settings.stale_every)
+    return examples * total
+
+
+def count_parameters(plan: Plan) -> int:
+    """Builds the model of a plan, which needs neither data nor a device; returns its parameters.
+
+    Raises:
+        ConfigError: If the data set is none, or the model cannot be had.
+    """
+    data, settings = plan.settings.data, plan.settings
+    classes, channels = 10, 1 if data == "digits" else 3  # a guess for a user's own data
+    if published := PUBLISHED.get(data):
+        classes, channels = published.classes, published.channels
+    elif data not in NAMES and parse_address(data) is None:
+        raise ConfigError(f"data set {data!r} is not known: {one_of(data, NAMES)}")
+    return models.count(
+        settings.model, settings.width, classes, channels=channels, norm=settings.norm
+    )
+
+
+def listing_rows(scale: Scale) -> list[dict[str, str]]:
+    """Returns a row for each recipe."""
+    rows = []
+    for recipe in map(find_recipe, recipe_names()):
+        plans = [plan for used in recipes_used(recipe) for plan in used.plans(scale).values()]
+        count = sum(len(plan.runs()) for plan in recipe.plans(scale).values())
+        row = {
+            "recipe": recipe.name,
+            "shows": recipe.title,
+            "of": recipe.source,
+            "data": listed(_data(plan.settings) for plan in plans),
+            "model": listed(plan.settings.model_name for plan in plans),
+            "runs": ", ".join(
+                [*(f"of {name}" for name in recipe.uses), *[str(count)] * bool(count)]
+            ),
+            "cost": _cost(plans),
+        }
+        rows.append(row)
+    return rows
+
+
+def listing(scale: Scale) -> Table:
+    """Returns the table that ``siftback recipes`` prints."""
+    rows = [{name: row[name] for name in row if name != "of"} for row in listing_rows(scale)]
+    caption = f"cost: {COST}. siftback run RECIPE --dry-run says more"
+    return terminal(rows, title=f"recipes at the {scale} scale", caption=caption)
+
+
+def markdown_listing() -> str:
+    """Returns the rows at both scales, and the recipes' notes, in Markdown."""
+    sections = []
+    for scale in Scale:
+        rows = [row | {"recipe": f"`{row['recipe']}`"} for row in listing_rows(scale)]
+        sections.append(f"### The {scale} scale\n\n{markdown(rows)}")
+    recipes = map(find_recipe, recipe_names())
+    notes = [f"- `{recipe.name}`: {recipe.note}" for recipe in recipes if recipe.note]
+    return "\n\n".join([*sections, "### Notes\n\n" + "\n".join(notes)])
+
+
+def plan_table(plans: Mapping[Path, Plan]) -> Table:
+    """Returns the comparisons that a recipe draws from, for ``--dry-run``; each is checked.
+
+    Raises:
+        ConfigError: If a data set, a model or a strategy is none.
+    """
+    rows = []
+    for folder, plan in plans.items():
+        done = "finished; " if is_finished(plan, folder) else ""
+        settings, runs = plan.settings, plan.runs()
+        changed = [
+            f"{field.name} {value}"
+            for field in fields(Settings)
+            if field.name not in ("data", "model", "width", "norm", "train_limit")
+            and (value := getattr(settings, field.name)) != field.default
+        ]
+        what = (
+            f"{done}{settings.model_name} on {_data(settings)}, {', '.join(changed)}; "
+            f"{count_parameters(plan):,} parameters\n{listed(run.name for run in runs)}"
+        )
+        count, cost = str(len(runs)), _cost([plan])
+        rows.append({"folder": str(folder), "what": what, "runs": count, "cost": cost})
+    return terminal(rows, caption=f"cost: {COST}")
+
+
+def _data(settings: Settings) -> str:
+    limited = f" ({settings.train_limit:,} images)" if settings.train_limit else ""
+    return f"{settings.data}{limited}"
+
+
+def _cost(plans: Sequence[Plan]) -> str:
+    costs = [cost for plan in plans if (cost := plan_cost(plan)) is not None]
+    return readable(sum(costs)) if len(costs) == len(plans) else "not known"

@@ -74,7 +74,7 @@ def score_command(
         overlap: In place of scoring: two tables, to see how far they agree.
         drop: Shares to drop for --overlap, separated by commas.
     """
-    from siftback.lab.experiments.subsets import overlap_table, score_to
+    from siftback.lab.experiments.example_scores import overlap_table, score_to
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
@@ -114,7 +114,7 @@ def prune_command(
         per_class: Rank within each class.
         seed: Orders examples of equal scores.
     """
-    from siftback.lab.experiments.subsets import prune_to
+    from siftback.lab.experiments.example_scores import prune_to
 
     bounds = None if window is None else parse_numbers("--window", window)
     typer.echo(prune_to(out, scores, drop, easiest, bounds, per_class, seed))

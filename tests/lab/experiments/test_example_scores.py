@@ -16,7 +16,7 @@ from siftback.lab.data.load import load
 from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.experiments.subsets import read_subset, write_subset
+from siftback.lab.experiments.example_scores import read_subset, write_subset
 from siftback.lab.length import Length, PhaseClock
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary

@@ -11,8 +11,7 @@ from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
-from siftback.lab.experiments.example_scores import Scores
-from siftback.lab.experiments.subsets import prune_to, score_to
+from siftback.lab.experiments.example_scores import Scores, prune_to, score_to
 from siftback.lab.length import Length, PhaseClock
 from siftback.lab.models.attention import Gpt
 from siftback.lab.models.layers import ModelSpec

@@ -15,7 +15,6 @@ from siftback.lab.data.data_set import KINDS, DataSet, TextData
 from siftback.lab.data.load import load
 from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
-from siftback.lab.experiments.subsets import read_subset
 from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
 from siftback.lab.records import run_files
@@ -248,7 +247,9 @@ def prepare_data(plan: Plan) -> DataSet:
         settings.max_tokens,
     )
     if settings.subset is not None:
-        data = data.subset(read_subset(Path(settings.subset), settings, data)).rescale_costs()
+        data = data.subset(
+            scores.read_subset(Path(settings.subset), settings, data)
+        ).rescale_costs()
     BatchStream(data, settings.batch_size, seed=0)  # which refuses a size that does not fit
     check_model_fits(settings, data)
     for name in ("mixup", "cutout"):

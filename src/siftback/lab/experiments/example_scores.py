@@ -1,17 +1,19 @@
-"""Scores of a training set, by models that are trained for a little, and the tables they are in.
+"""Scores of a training set, by models that are trained for a little, and subsets chosen by them.
 
-A table is a Parquet file with one row per example: its ``index`` in the training set, its
+A table of scores is a Parquet file with one row per example: its ``index`` in the training set, its
 ``label``, its ``score`` (higher is harder) and one column per model, ``model_0`` and on, whose mean
-the score is. Its metadata say, under ``siftback``, how it was made.
+the score is. Its metadata say, under ``siftback``, how it was made. A subset is such a
+file of one column, ``index``: ``siftback score`` and ``prune``.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 
 from siftback import Fresh
@@ -27,11 +29,13 @@ from siftback.lab.forward import (
     training_device,
 )
 from siftback.lab.length import BACKWARD, FORWARD
+from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
-from siftback.lab.records.formatting import one_of
+from siftback.lab.records.formatting import one_of, readable
+from siftback.lab.records.tables import terminal
 from siftback.lab.run.train import Scored, stages
-from siftback.lab.settings import Run, Settings
+from siftback.lab.settings import Run, Settings, check_run_seed
 from siftback.lab.strategies.table import find_strategy
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
@@ -80,6 +84,9 @@ OF_TOKENS = ("token-irreducible",)
 
 # What Selective-Backprop keeps whose uses of an example are counted.
 USED_KEEP = 0.5
+
+# Training examples are counted from 0 within what these settings leave of the data set.
+PLACE = ("data", "train_limit", "validation", "max_tokens")
 
 
 def ignore_progress(done: float) -> None:
@@ -166,11 +173,14 @@ def score_examples(
     check_score(name, settings, data)
     check_model_fits(settings, data)
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
-    columns = [
-        score_by_model(name, settings, model_seed, data, report_share(update, number, len(seeds)))
-        for number, model_seed in enumerate(seeds)
-    ]
-    values = torch.stack([column.values for column in columns], 1)
+    started = time.perf_counter()
+    columns, cost = [], 0.0
+    for number, model_seed in enumerate(seeds):
+        report = report_share(update, number, len(seeds))
+        column, cost_of_model = score_by_model(name, settings, model_seed, data, report)
+        columns.append(column)
+        cost += cost_of_model
+    values = torch.stack(columns, 1)
     # Examples of a language are all of one class, that is of none.
     labels = data.train_labels
     if data.kind == "language":
@@ -178,8 +188,8 @@ def score_examples(
     origin = {
         "score": name,
         "seeds": seeds,
-        "cost": sum(column.cost for column in columns),
-        "seconds": sum(column.seconds for column in columns),
+        "cost": cost,
+        "seconds": time.perf_counter() - started,
         "environment": environment(settings.recorded()),
     }
     return Scores(values, labels, origin)
@@ -229,17 +239,9 @@ def least_cost(settings: Settings, examples: int) -> float:
     return settings.score_models * (training + FORWARD * examples)
 
 
-class ModelScores(NamedTuple):
-    """The scores by one model, their cost in forwards, and the seconds that they took."""
-
-    values: Tensor
-    cost: float
-    seconds: float
-
-
 def score_by_model(
     name: str, settings: Settings, seed: int, data: DataSet, update: Update
-) -> ModelScores:
+) -> tuple[Tensor, float]:
     """Trains a model, and scores the training set by it.
 
     Args:
@@ -248,88 +250,70 @@ def score_by_model(
         seed: That of the model.
         data: The data set.
         update: Called with the share of it that is done.
+
+    Returns:
+        The scores, and their cost in forwards.
     """
     epochs, count = settings.score_epochs, len(data.train_labels)
+    context = autocast_context(settings, training_device(settings))
     if name in HELD_OUT:
-        return _score_held_out(name, settings, seed, data, update)
+        return score_held_out(name, settings, seed, data, update)
     if name == USES:
         *_, stage = stages(seed, settings, data, epochs, update, strategy="sb", keep=USED_KEEP)
         assert stage.uses is not None
-        return ModelScores(stage.uses, stage.cost, stage.seconds)
+        return stage.uses, stage.cost
     if name in EVERY_EPOCH:
         record, recorded_of = EVERY_EPOCH[name]
-        recorder, cost, seconds = record(count), 0, 0.0
+        recorder, cost = record(count), 0
         for stage in stages(seed, settings, data, epochs, update):
-            started = time.perf_counter()
-            _record(recorder, recorded_of, stage.model, stage.stream.plain(count), settings)
+            stage.model.eval()
+            rows = torch.split(torch.arange(count), settings.batch_size)
+            for indices, (inputs, labels) in zip(rows, stage.stream.plain(count), strict=True):
+                with torch.no_grad(), context:
+                    logits = stage.model(inputs).float()
+                recorder.update(indices, *recorded_of(logits, labels))
+            stage.model.train()
             cost += count * FORWARD
-            seconds += time.perf_counter() - started
-        return ModelScores(recorder.scores(), stage.cost + cost, stage.seconds + seconds)
+        return recorder.scores(), stage.cost + cost
     score, price = AT_THE_END[name]
     training = (FORWARD + BACKWARD) * epochs
     share = training / (training + price)  # of the cost
     *_, stage = stages(seed, settings, data, epochs, lambda done: update(share * done))
-    started = time.perf_counter()
-    batches = _reported(stage.stream.plain(count), count, lambda d: update(share + (1 - share) * d))
-    with autocast_context(settings, training_device(settings)):
-        values = score(stage.model, batches)
-    seconds = time.perf_counter() - started
-    return ModelScores(values, stage.cost + count * price, stage.seconds + seconds)
+
+    def batches() -> Iterator[Batch]:
+        done = 0
+        for batch in stage.stream.plain(count):
+            yield batch
+            done += len(batch[1])
+            update(share + (1 - share) * done / count)
+
+    with context:
+        return score(stage.model, batches()), stage.cost + count * price
 
 
-def _score_held_out(
+def score_held_out(
     name: str, settings: Settings, seed: int, data: DataSet, update: Update
-) -> ModelScores:
+) -> tuple[Tensor, float]:
     """Scores each half of the training set by a model that is trained on the other half."""
     count, device = len(data.train_labels), training_device(settings)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     values = torch.empty(data.train_labels.shape if name in OF_TOKENS else (count,))
-    cost, seconds = 0.0, 0.0
+    cost = 0.0
     halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
         half, update_half = data.subset(seen), report_share(update, number, 2)
         *_, stage = stages(seed, settings, half, settings.score_epochs, update_half)
-        started = time.perf_counter()
         tested = half.with_test(data, unseen)  # normalised as the model's own half was
         with autocast_context(settings, device):
             batches = test_batches(tested, settings.batch_size, device, settings.channels_last)
             values[unseen] = HELD_OUT[name](stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
-        seconds += stage.seconds + time.perf_counter() - started
-    return ModelScores(values.flatten(), cost, seconds)
-
-
-@torch.no_grad()
-def _record(
-    recorder: Any,
-    recorded_of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
-    model: nn.Module,
-    batches: Iterator[Batch],
-    settings: Settings,
-) -> None:
-    model.eval()
-    first = 0
-    for images, labels in batches:
-        with autocast_context(settings, training_device(settings)):
-            logits = model(images).float()
-        indices = torch.arange(first, first + len(labels))
-        recorder.update(indices, *recorded_of(logits, labels))
-        first += len(labels)
-    model.train()
+    return values.flatten(), cost
 
 
 def report_share(update: Update, number: int, count: int) -> Update:
     """Returns the update of the ``number``-th of ``count`` equal steps of a whole."""
     return lambda done: update((number + done) / count)
-
-
-def _reported(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batch]:
-    """Yields the batches of ``count`` examples; each is reported once it is done with."""
-    done = 0
-    for batch in batches:
-        yield batch
-        done += len(batch[1])
-        update(done / count)
 
 
 def score_for_run(
@@ -404,3 +388,157 @@ def overlaps(
             raise ConfigError(f"drop={drop} drops none of {count} examples: give a larger share")
         shares.append((drop, neither / (count - left), common / left))
     return shares
+
+
+def score_to(
+    out: Path, name: str, settings: Settings, seed: int, update: Callable[[float], None]
+) -> str:
+    """Scores a training set into a file.
+
+    Args:
+        out: The file.
+        name: One of `SCORE_NAMES`.
+        settings: How to train the models that score.
+        seed: Decides their seeds.
+        update: Called with the share of it that is done.
+
+    Returns:
+        Its content and its cost, in a line.
+    """
+    refuse_folder(out)
+    check_run_seed(seed)
+    check_writable(out)
+    table = score_examples(name, settings, seed, update=update)
+    table.write(out)
+    origin = table.origin
+    return (
+        f"{out}: {name} of {len(table.labels)} examples by {len(origin['seeds'])} models, "
+        f"{origin['seconds']:.1f} s, {readable(origin['cost'])} forwards"
+    )
+
+
+def prune_to(
+    out: Path,
+    file: Path,
+    drop: float | None,
+    easiest: bool,
+    window: Sequence[float] | None,
+    per_class: bool,
+    seed: int,
+) -> str:
+    """Chooses the examples to keep by a table of scores, into a file.
+
+    Args:
+        out: The file of the subset.
+        file: The table.
+        drop: As for `siftback.pruning.prune`.
+        easiest: Whether to keep those in place of the hardest.
+        window: As for `siftback.pruning.prune`.
+        per_class: Whether to rank within each class.
+        seed: As for `siftback.pruning.prune`.
+
+    Returns:
+        The number of examples kept, in a line.
+    """
+    refuse_folder(out)
+    check_run_seed(seed)
+    if easiest and window is not None:
+        raise ConfigError(f"--easiest and --window {window}: give one of them")
+    if window is not None and len(window) != 2:
+        raise ConfigError(f"--window {window}: give two shares, such as 0.1,0.9")
+    table = Scores.read(file)
+    score = table.origin.get("score")
+    if score in OF_TOKENS:
+        raise ConfigError(
+            f"{file} holds {score}, a score of each token, and examples are pruned: "
+            "give a table of another score"
+        )
+    indices = prune(
+        table.scores,
+        drop,
+        keep="easiest" if easiest else "hardest",
+        window=None if window is None else (window[0], window[1]),
+        per_class=table.labels if per_class else None,
+        seed=seed,
+    )
+    options = {"drop": drop, "easiest": easiest, "window": window, "per_class": per_class}
+    write_subset(out, table, indices, options | {"seed": seed})
+    return f"{out}: {len(indices)} of {len(table.labels)} examples kept by {table.origin['score']}"
+
+
+def overlap_table(first: Path, second: Path, drops: Sequence[float]) -> Table:
+    """Returns how far two tables of scores agree on what to drop, and on what to keep."""
+    rows = [
+        {
+            "drop": f"{drop:g}",
+            "dropped by both": f"{dropped:.3f} ({drop:g})",
+            "kept by both": f"{kept_share:.3f} ({1 - drop:g})",
+        }
+        for drop, dropped, kept_share in overlaps(Scores.read(first), Scores.read(second), drops)
+    ]
+    caption = (
+        "Of what the first drops, or keeps, the share that the second does too; in brackets what "
+        "a random choice gives."
+    )
+    return terminal(rows, title=f"{first.name} and {second.name}", caption=caption)
+
+
+def refuse_folder(out: Path) -> None:
+    """Checks that a path is not a folder.
+
+    Raises:
+        ConfigError: If it is.
+    """
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder: give --out a file, such as {out / 'a.parquet'}")
+
+
+def write_subset(path: Path, table: Scores, indices: Tensor, options: dict[str, Any]) -> None:
+    """Writes the indices of the examples to keep.
+
+    Args:
+        path: The file.
+        table: The scores that they were chosen by.
+        indices: int64[k].
+        options: How they were chosen.
+    """
+    origin = {"asked": options, "examples": len(table.labels), "scores": table.origin}
+    write_columns(path, {"index": indices}, origin)
+
+
+def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:
+    """Returns int64[k], the indices of the examples to keep.
+
+    Raises:
+        ConfigError: If the file holds none, or those of other data than the settings'.
+    """
+    table, origin = read_columns(path, "siftback prune")
+    try:
+        count, arguments = origin["examples"], origin["scores"]["environment"]["arguments"]
+    except (KeyError, TypeError):
+        raise ConfigError(
+            f"{path} holds no subset: give a file that siftback prune wrote"
+        ) from None
+    now = settings.recorded()
+    changed = [
+        f"{name} was {arguments.get(name)!r}, is {now[name]!r}"
+        for name in PLACE
+        if arguments.get(name) != now[name]
+    ]
+    if changed or count != len(data.train_labels):
+        difference = "; ".join(changed) or f"{count} examples, are {len(data.train_labels)}"
+        raise ConfigError(
+            f"{path} was chosen from other training examples ({difference}): give the same options "
+            "as to siftback score, or score again"
+        )
+    indices = column_of(table, "index")
+    if indices.is_floating_point() or not len(indices) or not bool((indices.diff() > 0).all()):
+        raise ConfigError(
+            f"{path}: its indices do not ascend; give a file that siftback prune wrote"
+        )
+    if indices[0] < 0 or indices[-1] >= count:
+        raise ConfigError(
+            f"{path}: indices from {int(indices[0])} to {int(indices[-1])} are none of {count} "
+            "training examples; give a file that siftback prune wrote"
+        )
+    return indices

@@ -4,6 +4,7 @@ The probabilities that a run leaves are in-sample: cleanlab asks for those of a 
 trained on the example. What the guard held back was hardly trained on; the other examples were.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.records.columns import read_columns, write_columns
-from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.formatting import NOT_REACHED, fact
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.observer import SUSPECTS_SUFFIX
@@ -121,24 +122,13 @@ def suspects_tables(runs: Mapping[str, pd.DataFrame], most: int) -> Group:
             row = {"run": run, "by": by, "label issues": str(int(listed.sum()))}
             if "wrong" in suspects:
                 shares = precision_recall(listed, torch.tensor(suspects["wrong"].to_numpy()))
-                row |= dict(zip(("precision", "recall"), map(write_share, shares), strict=True))
+                for share_name, share in zip(("precision", "recall"), shares, strict=True):
+                    row[share_name] = NOT_REACHED if math.isnan(share) else f"{share:.3f}"
             summary.append(row)
     examples = rank_suspects(first).head(most)
-    formats = {"score": "{:.2f}".format, "guard": yes_or_no, "cleanlab": yes_or_no}
-    formats["wrong"] = yes_or_no
-    cells = {column: examples[column].map(formats.get(column, str)) for column in examples}
+    examples = examples.assign(score=examples["score"].map("{:.2f}".format))
     return Group(
         terminal(summary, title="Examples thought mislabelled", caption=caption),
         "",
-        terminal(pd.DataFrame(cells).to_dict("records"), title=f"The highest scores of {name}"),
+        terminal(examples.map(fact).to_dict("records"), title=f"The highest scores of {name}"),
     )
-
-
-def write_share(share: float) -> str:
-    """Writes a share, of which NaN is not reached."""
-    return NOT_REACHED if share != share else f"{share:.3f}"
-
-
-def yes_or_no(value: bool) -> str:
-    """Writes a truth value."""
-    return "yes" if value else "no"

@@ -352,14 +352,12 @@ class Stage(NamedTuple):
         model: As it is now.
         stream: The batches that it is trained on.
         cost: What its training cost so far, in forwards of one example.
-        seconds: What it took.
         uses: float32[N], how often it was trained on each example, where that was counted.
     """
 
     model: nn.Module
     stream: BatchStream
     cost: float
-    seconds: float
     uses: Tensor | None
 
 
@@ -386,18 +384,17 @@ def stages(
     changes: dict[str, Any] = dict.fromkeys((*LENGTHS, "evaluations", "evaluate_at", "ema"))
     settings = replace(settings, **changes | {"epochs": epochs or 1.0, "observe": ""})
     training = Training(Run(strategy, keep, seed), settings, data, counts_uses=keep < 1)
-    batches, clock = training.batches, training.clock
+    batches = training.batches
 
     def stage() -> Stage:
         training.evaluated = training.made
-        return Stage(training.model, batches.stream, batches.cost, clock.seconds, batches.uses)
+        return Stage(training.model, batches.stream, batches.cost, batches.uses)
 
     if not epochs:
         yield stage()
         return
     for is_due in training.steps(update):
         if is_due:
-            with clock.paused():
-                yield stage()
+            yield stage()
     if training.made > training.evaluated:
         yield stage()

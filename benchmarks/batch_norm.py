@@ -31,7 +31,7 @@ from goals import Goal, begin, options, report
 from siftback import Percentile, Selection, SinglePass
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.data.load import load
-from siftback.lab.data.stream import BatchStream, test_batches
+from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.models import build
 from siftback.lab.rates import RATES
 
@@ -116,7 +116,7 @@ def train(
     with torch.no_grad():
         wrong = sum(
             int((model(images).argmax(1) != labels).sum())
-            for images, labels in test_batches(data, TEST)
+            for images, labels in evaluation_batches(data, TEST)
         )
     model.train()
     return 100 * wrong / len(data.test_labels)

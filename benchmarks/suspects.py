@@ -20,7 +20,7 @@ from torch import Tensor
 from goals import Goal, begin, options, report
 from siftback.lab.data.data_set import NOUNS, DataSet
 from siftback.lab.data.load import load
-from siftback.lab.data.stream import test_batches
+from siftback.lab.data.stream import evaluation_batches
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.suspects_report import precision_recall, read_suspects
 from siftback.lab.forward import TEST_BATCH, autocast_context, training_device
@@ -58,7 +58,9 @@ def by_cleanlab(settings: Settings, seed: int, data: DataSet) -> Tensor:
         *_, last = stages(seed, settings, half, settings.budget or 1.0)
         last.model.eval()
         with torch.no_grad(), autocast_context(settings, training_device(settings)):
-            found = [last.model(x).float().softmax(1) for x, _ in test_batches(half, TEST_BATCH)]
+            found = [
+                last.model(x).float().softmax(1) for x, _ in evaluation_batches(half, TEST_BATCH)
+            ]
         probabilities[other] = torch.cat(found)
     labels = data.train_labels.numpy()
     return torch.from_numpy(find_label_issues(labels, probabilities.numpy(), n_jobs=1))

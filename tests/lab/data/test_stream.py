@@ -137,7 +137,7 @@ def test_normalised_training_images_are_standard(data):
 @pytest.mark.parametrize("channels_last", LAYOUTS)
 @pytest.mark.parametrize("size", [1, 4, TESTED, 100])
 def test_test_batches_hold_every_test_image_in_order(data, size, channels_last):
-    batches = list(stream.test_batches(data, size, channels_last=channels_last))
+    batches = list(stream.evaluation_batches(data, size, channels_last=channels_last))
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     assert labels.tolist() == list(range(TESTED))
     torch.testing.assert_close(images, normalised(data, data.test_inputs))

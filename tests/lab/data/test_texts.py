@@ -11,7 +11,7 @@ from siftback.errors import ConfigError
 from siftback.lab.data import texts as reader
 from siftback.lab.data.data_set import PAD, lengths_of
 from siftback.lab.data.load import flip, load
-from siftback.lab.data.stream import BUCKET, BatchStream, test_batches
+from siftback.lab.data.stream import BUCKET, BatchStream, evaluation_batches
 from siftback.lab.data.tables import local_folder
 from siftback.lab.data.texts import split_windows
 
@@ -114,7 +114,7 @@ def test_batches_are_sorted_within_a_few_and_padded_to_their_own_longest(sst2):
     other = BatchStream(data, 10, seed=3, indexed=True)
     other.load_state_dict(state)
     assert torch.equal(next(iter(other))[0], expected[0])
-    tested = list(test_batches(data, 16))
+    tested = list(evaluation_batches(data, 16))
     assert torch.equal(torch.cat([labels for _, labels in tested]), data.test_labels)
 
 

@@ -13,7 +13,7 @@ from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.data.load import load
-from siftback.lab.data.stream import BatchStream, test_batches
+from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.example_scores import read_subset, write_subset
@@ -116,7 +116,7 @@ def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> No
     *_, stage = stages(1000, QUICK, half, EPOCHS)
     stage.model.eval()
     held = replace(half, test_inputs=other.train_inputs, test_labels=other.train_labels)
-    ((images, labels),) = test_batches(held, COUNT)
+    ((images, labels),) = evaluation_batches(held, COUNT)
     losses = F.cross_entropy(stage.model(images), labels, reduction="none")
     torch.testing.assert_close(table.scores[unseen], losses.detach())
 

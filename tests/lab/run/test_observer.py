@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from siftback.errors import ConfigError
 from siftback.lab.data.load import limit, load
-from siftback.lab.data.stream import BatchStream, test_batches
+from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.records.observations import files, folder_of, kinds_of, looks
 from siftback.lab.run.observer import BATCHES, Observer, similarity
 from siftback.lab.settings import Settings
@@ -90,7 +90,7 @@ def test_confidence_of_both_splits(data, model, tmp_path):
     columns = look.columns
     for split, batches in (
         ("train", BatchStream(data, 16, 0).plain(160)),
-        ("test", test_batches(data, 50)),
+        ("test", evaluation_batches(data, 50)),
     ):
         rows = columns["split"] == split
         loss, correct = zip(*one_at_a_time(model, batches), strict=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.lib import format as npy
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -183,11 +183,9 @@ def decode(images: Sequence[Any], mode: str, size: Size, title: str) -> Tensor:
         cells = track(images, title, total=count, console=console, transient=True)
     else:
         print(f"{title}: {count:,} images", file=sys.stderr)
-    likely: str | None = None
     # One thread: for images this small, several only wait for each other's Python.
     for number, cell in enumerate(cells):
-        with open_image(cell, number, title, likely) as image:
-            likely = image.format
+        with open_image(cell, number, title) as image:
             try:
                 converted = image.convert(mode)
             except BROKEN as error:  # its header was whole
@@ -198,8 +196,8 @@ def decode(images: Sequence[Any], mode: str, size: Size, title: str) -> Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def open_image(cell: Any, number: int, title: str, likely: str | None = None) -> Image.Image:
-    """Reads the header of an image; ``likely`` is the format to try before all others."""
+def open_image(cell: Any, number: int, title: str) -> Image.Image:
+    """Reads the header of an image."""
     content = cell if isinstance(cell, Path) else cell.as_py() or {}
     if isinstance(content, dict):
         content = io.BytesIO(content["bytes"]) if content.get("bytes") else content.get("path")
@@ -209,10 +207,7 @@ def open_image(cell: Any, number: int, title: str, likely: str | None = None) ->
         # Reading a pipe would wait for ever.
         raise unreadable(Path(content), number, title, "it is not a file")
     try:
-        try:
-            image = Image.open(content, formats=[likely] if likely else None)
-        except UnidentifiedImageError:
-            image = Image.open(content)
+        image = Image.open(content)
     except BROKEN as error:
         raise unreadable(cell, number, title, error) from error
     if image.mode.startswith(DEEP):  # conversion to bytes would clip most values to 255

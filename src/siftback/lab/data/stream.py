@@ -167,11 +167,8 @@ class BatchStream:
         return self._finish(inputs, self._labels.index_select(0, rows), generator)
 
 
-def test_batches(
-    data: DataSet,
-    batch_size: int,
-    device: str | torch.device = "cpu",  # noqa: PT028
-    channels_last: bool = True,  # noqa: PT028
+def evaluation_batches(
+    data: DataSet, batch_size: int, device: str | torch.device = "cpu", channels_last: bool = True
 ) -> Iterator[Batch]:
     """Yields the test examples in order, as ``BatchStream``'s but not augmented.
 
@@ -188,10 +185,6 @@ def test_batches(
     for start in range(0, len(data.test_labels), batch_size):
         rows = slice(start, start + batch_size)
         yield finish(data.test_inputs[rows].to(device), data.test_labels[rows].to(device), None)
-
-
-# The name is the field's; pytest would otherwise take it for a test wherever it is imported.
-test_batches.__test__ = False  # type: ignore[attr-defined]
 
 
 def finisher(

@@ -20,7 +20,7 @@ from siftback import Fresh
 from siftback.errors import ConfigError, StateError
 from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.load import load
-from siftback.lab.data.stream import Batch, test_batches
+from siftback.lab.data.stream import Batch, evaluation_batches
 from siftback.lab.forward import (
     autocast_context,
     check_model_fits,
@@ -305,7 +305,9 @@ def score_held_out(
         *_, stage = stages(seed, settings, half, settings.score_epochs, update_half)
         tested = half.with_test(data, unseen)  # normalised as the model's own half was
         with autocast_context(settings, device):
-            batches = test_batches(tested, settings.batch_size, device, settings.channels_last)
+            batches = evaluation_batches(
+                tested, settings.batch_size, device, settings.channels_last
+            )
             values[unseen] = HELD_OUT[name](stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
     return values.flatten(), cost

@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -285,9 +284,7 @@ def check_keys(
     """
     for name in keys:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
-            raise ConfigError(f"{where}: no key {name!r}; {hint}")
+            raise ConfigError(f"{where}: no key {name!r}; {one_of(name, known)}")
     for name in needed:
         if name not in keys:
             raise ConfigError(f"{where} says no {name}: add it")

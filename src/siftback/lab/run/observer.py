@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from siftback import NoiseGuard
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.stream import Batch, BatchStream, test_batches
+from siftback.lab.data.stream import Batch, BatchStream, evaluation_batches
 from siftback.lab.forward import (
     autocast_context,
     cross_entropies,
@@ -132,7 +132,7 @@ class Observer:
     def _confidence(self, model: nn.Module, trained: tuple[Tensor, Tensor]) -> dict[str, Any]:
         size = evaluation_batch_size(self._settings, self._data)
         tested = self._forward(
-            model, test_batches(self._data, size, self._device, self._settings.channels_last)
+            model, evaluation_batches(self._data, size, self._device, self._settings.channels_last)
         )
         losses, correct = (torch.cat(splits) for splits in zip(trained, tested, strict=True))
         counts = [len(trained[0]), len(tested[0])]

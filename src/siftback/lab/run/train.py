@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from siftback.errors import ConfigError
 from siftback.lab import rates
 from siftback.lab.data.data_set import IGNORED, DataSet
-from siftback.lab.data.stream import BatchStream, test_batches
+from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.forward import (
     Stepper,
     autocast_context,
@@ -261,7 +261,7 @@ class Training:
         loss = torch.zeros((), device=self.device)
         wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
         size = evaluation_batch_size(settings, data)
-        for inputs, labels in test_batches(data, size, self.device, settings.channels_last):
+        for inputs, labels in evaluation_batches(data, size, self.device, settings.channels_last):
             with autocast_context(settings, self.device):
                 logits = model(inputs).float()
             loss += cross_entropies(logits, labels).sum()

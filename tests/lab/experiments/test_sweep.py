@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from subprocess import Popen
@@ -116,6 +117,16 @@ def test_a_sweep_is_made_refused_gone_on_with_and_grown(tmp_path: Path) -> None:
     again = Names()
     sweep(larger[:1], again, "overwrite")
     assert len(again.begun) == 2
+
+
+def test_cells_of_other_settings_are_not_taken_for_done(tmp_path: Path) -> None:
+    (cell,) = grid_of(tmp_path, "lr=0.05")
+    sweep([cell], NullReporter())
+    errors: list[str] = []
+    changed = Plan(replace(cell.plan.settings, batch_size=32), ["traditional", "sb"], [0.5], [0])
+    other = GridCell(cell.values, changed, cell.folder)
+    sweep([other], NullReporter(), "resume", on_error=lambda _, error: errors.append(str(error)))
+    assert "made with other settings (batch_size was 64, is 32)" in errors[0]
 
 
 def test_the_table_tells_states_and_results(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from siftback.lab.experiments.comparison import (
     FolderBusyError,
     Plan,
     compare,
+    is_finished,
     prepare_data,
     refuse_begun,
 )
@@ -159,7 +160,7 @@ def sweep(
     go_on: Existing = "overwrite" if existing == "overwrite" else "resume"
     for cell in grid:
         with locked(cell.folder):  # which refuses a folder that cannot be written
-            if go_on == "resume" and cell.state == "done":
+            if go_on == "resume" and is_finished(cell.plan, cell.folder):
                 continue
         try:
             compare(cell.plan, cell.folder, reporter, go_on, policy=policy)

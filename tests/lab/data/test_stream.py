@@ -150,11 +150,6 @@ def test_batch_sizes_that_do_not_fit_are_refused(data, size):
         BatchStream(data, size, 0)
 
 
-def test_negative_seeds_are_refused(data):
-    with pytest.raises(ConfigError, match="seed=-1"):
-        BatchStream(data, 8, -1)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
 def test_an_accelerator_sees_the_same_batches(data):

@@ -13,8 +13,6 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from siftback.errors import ConfigError
-
 # Keeps mixup's random numbers apart from those of the data order, which have the same seed.
 MIXUP_STREAM = 1
 
@@ -100,9 +98,6 @@ class Augment:
         flip: Whether to ``random_flip``.
         cutout: For ``cutout``, its square's side; 0 for none.
 
-    Raises:
-        ConfigError: For a negative padding or cutout.
-
     >>> Augment()(torch.ones(2, 1, 3, 3), torch.Generator()).sum().item()
     18.0
     """
@@ -110,11 +105,6 @@ class Augment:
     padding: int = 0
     flip: bool = False
     cutout: int = 0
-
-    def __post_init__(self) -> None:
-        for name, pixels in (("padding", self.padding), ("cutout", self.cutout)):
-            if pixels < 0:
-                raise ConfigError(f"{name}={pixels} pixels: give 0 for none, or more")
 
     def __call__(self, images: Tensor, generator: Generator, fill: Tensor | None = None) -> Tensor:
         """Augments [B, C, H, W]; ``fill`` [C] is what ``cutout`` leaves, 0 where None."""

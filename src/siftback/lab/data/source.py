@@ -32,7 +32,7 @@ OPTIONS = {
 ADDRESSES = ("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH")
 
 LABEL = "label"  # the usual name of the column of labels
-CACHE_FORMAT = 3
+CACHE_FORMAT = 3  # of what is kept, and of the way to it: another one has all computed again
 
 Size = tuple[int, int]
 

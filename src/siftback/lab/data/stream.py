@@ -51,7 +51,7 @@ class BatchStream:
         of language [B, T]; or ``(indices, (inputs, labels))``, the indices int64 [B].
 
     Raises:
-        ConfigError: For a batch size below 1 or above the number of examples, or a negative seed.
+        ConfigError: For a batch size below 1 or above the number of examples.
     """
 
     drop_last = True
@@ -71,8 +71,6 @@ class BatchStream:
                 f"batch_size={batch_size} does not fit {len(data.train_labels)} training "
                 "examples: give an integer from 1 up to theirs"
             )
-        if seed < 0:
-            raise ConfigError(f"seed={seed} is negative: give 0 or more")
         self.batch_size = batch_size
         self.examples = len(data.train_labels)
         self.indexed = indexed

@@ -39,7 +39,6 @@ SHAKESPEARE_ORIGIN = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
 TOGETHER = 1000  # texts that are encoded at a time
-VERSION = "1"  # of the way that texts become tokens: another one has them tokenised again
 
 
 def read_texts(
@@ -73,7 +72,7 @@ def read_texts(
             tensors |= {f"{split}_inputs": rows, f"{split}_labels": labels}
         return tensors
 
-    options = (VERSION, f"length={length}", f"vocabulary={vocabulary}")
+    options = (f"length={length}", f"vocabulary={vocabulary}")
     return text_data(name, cached(cache, source.files, tokenise, options), source.names)
 
 
@@ -152,7 +151,7 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
         share = torch.tensor(len(tokens) / len(test), dtype=torch.float64)
         return tensors | {"tokens_per_character": share}
 
-    options = (VERSION, f"length={length}", kind, f"vocabulary={vocabulary}")
+    options = (f"length={length}", kind, f"vocabulary={vocabulary}")
     return text_data(name, cached(cache, [path], tokenise, options), ())
 
 
@@ -189,7 +188,7 @@ def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> 
         tokenizer=tokenizer,
         vocabulary=Tokenizer.from_str(tokenizer).get_vocab_size(),
         tokens_per_character=None if share is None else float(share),
-    ).rescale_costs()
+    )
 
 
 def split_windows(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from siftback.lab.figures import ANALYSES, Figure, Grid, analyse, read
-from siftback.lab.figures.figure import Cell, Missing, Panel, Range
+from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.figure import Cell, Figure, Grid, Missing, Panel, Range
+from siftback.lab.figures.reading import read
 from siftback.lab.papers import beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import Comparison

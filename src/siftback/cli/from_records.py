@@ -42,7 +42,10 @@ def figures_command(
             diet-a, diet-b, diet-c, diet-d, diet-e, diet-f, diet-table, ideal, agreement, pays,
             budgets, noise, rates; by default all.
     """
-    from siftback.lab.figures import Missing, analyse, read, write_analysis
+    from siftback.lab.figures import analyse
+    from siftback.lab.figures.figure import Missing
+    from siftback.lab.figures.reading import read
+    from siftback.lab.figures.writing import write_analysis
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     comparisons, problems = read(runs)

@@ -316,7 +316,8 @@ def run_command(
         dry_run: Print what would run, and run nothing.
     """
     from siftback.lab.experiments.comparison import compare, is_finished
-    from siftback.lab.figures import Grid, Missing, export_markdown
+    from siftback.lab.figures.figure import Grid, Missing
+    from siftback.lab.figures.writing import export_markdown
     from siftback.lab.recipes.recipe import (
         draw_recipe,
         find_recipe,

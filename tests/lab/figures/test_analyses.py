@@ -9,17 +9,10 @@ import torch
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.example_scores import Scores
-from siftback.lab.figures import (
-    ANALYSES,
-    Figure,
-    Gallery,
-    Grid,
-    Missing,
-    Range,
-    analyse,
-    read,
-)
+from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.figure import Figure, Gallery, Grid, Missing, Range
 from siftback.lab.figures.pareto import Point, frontier, frontier_shares
+from siftback.lab.figures.reading import read
 from written_records import add, add_look, comparison
 
 

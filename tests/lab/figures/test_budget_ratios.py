@@ -9,13 +9,15 @@ import statistics
 import pytest
 
 from siftback.errors import ConfigError
-from siftback.lab.figures import ANALYSES, Missing, write_analysis
+from siftback.lab.figures import ANALYSES
 from siftback.lab.figures.budget_ratios import (
     RESAMPLES,
     Bounded,
     budget_for,
     budget_ratio,
 )
+from siftback.lab.figures.figure import Missing
+from siftback.lab.figures.writing import write_analysis
 from siftback.lab.records.comparison_record import Comparison
 
 BUDGETS = [1.0, 2.0, 4.0, 8.0, 16.0]

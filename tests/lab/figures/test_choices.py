@@ -6,8 +6,9 @@ import pytest
 from pyarrow import parquet
 
 from siftback.lab.data.load import load
-from siftback.lab.figures import Gallery, Missing
-from siftback.lab.figures.choices import SHOWN, picture_choices
+from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.choices import SHOWN
+from siftback.lab.figures.figure import Gallery, Missing
 from siftback.lab.records.observations import folder_of
 
 EXAMPLES = 1437  # the digits to train on
@@ -48,7 +49,7 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
         # At the first look everything is wrong, which says nothing of a label.
         looks = [(uses, np.full(EXAMPLES, 9.0)), (uses, learnt), (uses, learnt + 0.01 * seed)]
         observed("sb", seed, looks, keep=0.5)
-    gallery = picture_choices([comparison])
+    gallery = ANALYSES["choices"]([comparison])
     assert isinstance(gallery, Gallery)
     rows = rows_of(gallery)
     assert {name: len(pictures) for name, pictures in rows.items()} == {
@@ -71,11 +72,11 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
 
 def test_nothing_observed_says_how_to_observe(comparison, add_run):
     add_run("sb", 0, [(1, 1, 1, 1)], keep=0.5)
-    missing = picture_choices([comparison])
+    missing = ANALYSES["choices"]([comparison])
     assert isinstance(missing, Missing)
     assert "--observe losses" in missing.why
 
 
 def test_traditional_alone_chose_nothing(comparison, observed):
     observed("traditional", 0, [(np.ones(EXAMPLES), np.ones(EXAMPLES))])
-    assert isinstance(picture_choices([comparison]), Missing)
+    assert isinstance(ANALYSES["choices"]([comparison]), Missing)

@@ -3,9 +3,10 @@
 import pytest
 from matplotlib import image
 
-from siftback.lab.figures.configurations import Configuration, configurations, curve
+from siftback.lab.figures.curves import mean_curves
 from siftback.lab.figures.error_plots import draw_errors, error_figure, error_over_cost
 from siftback.lab.figures.styles import assign_styles
+from siftback.lab.records.frame import read_evaluations
 
 
 @pytest.fixture
@@ -58,16 +59,15 @@ def test_many_configurations_stay_apart(comparison, add_run):
 
 
 def test_a_curve_is_the_mean_of_the_seeds_between_their_ends(filled):
-    plain = configurations(filled)[0]
-    line = curve(plain, "seconds")
-    assert (line.x, line.y) == ([10, 20.5], [30, 11])
+    tests = read_evaluations(filled)
+    (line, *_) = mean_curves(tests, "seconds")
+    assert (line.label, line.x, line.y) == ("traditional", [10, 20.5], [30, 11])
     assert (line.low, line.high) == ([30, 10], [30, 12])
     # A seed that was stopped early shortens the mean, and does not bend it.
-    first, second = plain.curves
-    short = curve(Configuration(filled, plain.label, plain.runs, [first, second[:1]]), "cost")
+    stopped = (tests.label == "traditional") & (tests.seed == 1) & (tests.number > 0)
+    (short, *_) = mean_curves(tests[~stopped], "cost")
     assert (short.x, short.y) == ([100], [30])
-    none = curve(Configuration(filled, plain.label, plain.runs, [[], []]), "cost")
-    assert (none.x, none.y) == ([], [])
+    assert mean_curves(tests[:0], "cost") == []
 
 
 def test_traditional_s_end_is_a_line_across(filled):

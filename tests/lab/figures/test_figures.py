@@ -10,8 +10,8 @@ import pytest
 from matplotlib import image
 
 from siftback import cli
-from siftback.lab.figures import (
-    ANALYSES,
+from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.figure import (
     Figure,
     Gallery,
     Grid,
@@ -20,10 +20,9 @@ from siftback.lab.figures import (
     Picture,
     Range,
     Series,
-    export_csv,
-    write_analysis,
 )
 from siftback.lab.figures.styles import assign_styles
+from siftback.lab.figures.writing import export_csv, write_analysis
 from written_records import add, comparison
 
 FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]

@@ -20,7 +20,8 @@ import pytest
 
 from siftback import cli
 from siftback.errors import ConfigError
-from siftback.lab.figures import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
+from siftback.lab.figures import analyse
+from siftback.lab.figures.figure import Figure, Gallery, Grid, Missing, Panel, Picture, Series
 from siftback.lab.figures.reading import read
 from siftback.lab.papers import CLAIMS
 from siftback.lab.recipes.recipe import comparisons_for

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from siftback.errors import ConfigError
 from siftback.lab.figures import (
@@ -23,60 +24,28 @@ from siftback.lab.figures import (
     phases,
     speedups,
 )
-from siftback.lab.figures.figure import (
-    Analysis,
-    Cell,
-    Figure,
-    Gallery,
-    Grid,
-    Missing,
-    Panel,
-    Picture,
-    Range,
-    Series,
-    format_cell,
-)
-from siftback.lab.figures.reading import read
-from siftback.lab.figures.writing import export_csv, export_markdown, write_analysis
+from siftback.lab.figures.describe import WORDS, Find, describe
+from siftback.lab.figures.figure import Analysis, Missing
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.formatting import one_of
 
-__all__ = [
-    "ANALYSES",
-    "Analysis",
-    "Cell",
-    "Figure",
-    "Gallery",
-    "Grid",
-    "Missing",
-    "Panel",
-    "Picture",
-    "Range",
-    "Series",
-    "analyse",
-    "export_csv",
-    "export_markdown",
-    "format_cell",
-    "read",
-    "write_analysis",
-]
-
-ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
+# What finds the numbers of each; its words stand in ``figures.toml``.
+FINDERS: dict[str, Find] = {
     "table1": speedups.table_1,
     "budget": budget.difference,
-    "fig1": phases.until_near,
+    "fig1": partial(phases.until_near, factor=1.2),
     "fig2": loss_distributions.extremes,
-    "choices": choices.picture_choices,
-    "strip": choices.picture_strip,
+    "choices": choices.most_and_least,
+    "strip": choices.over_training,
     "fig3": loss_distributions.distribution,
     "losses": loss_distributions.over_training,
     "fig4": loss_distributions.probability_by_loss,
     "fig5": gradients.gradient_similarity,
-    "fig6": curves.error_over_steps,
-    "fig7": curves.error_over_time,
-    "fig8": confidence.inverse_distribution,
-    "fig9": confidence.accuracy_by_confidence,
-    "fig10": phases.until_nearby,
+    "fig6": partial(curves.over_training, first="steps"),
+    "fig7": curves.over_training,
+    "fig8": partial(confidence.by_percentile, measure="confidence"),
+    "fig9": partial(confidence.by_percentile, measure="accuracy"),
+    "fig10": partial(phases.until_near, factor=1.4),
     "fig11": curves.staleness,
     "fig12": curves.label_noise,
     "fig13": curves.selectivity,
@@ -85,8 +54,8 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "fig16": curves.architectures,
     "fig17": curves.schedules,
     "fig18": phases.forward_and_backward,
-    "diet-a": diet.backprop_accuracy,
-    "diet-b": diet.pruning_accuracy,
+    "diet-a": partial(diet.accuracy, among=diet.BACKPROP, needed="random"),
+    "diet-b": partial(diet.accuracy, among=diet.PRUNING, needed="el2n"),
     "diet-c": diet.overlap_of_models,
     "diet-d": diet.overlap_of_methods,
     "diet-e": diet.lowest_scores,
@@ -95,9 +64,14 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "ideal": budget.measured_against_ideal,
     "agreement": budget.agreement_over_training,
     "pays": pays.ratios,
-    "budgets": pays.curves,
+    "budgets": pays.ends_by_budget,
     "noise": noise.ends,
     "rates": learning_rates.by_rate,
+}
+
+
+ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
+    name: partial(describe, name, find) for name, find in FINDERS.items()
 }
 
 
@@ -116,12 +90,11 @@ def analyse(
     names = list(ANALYSES) if only is None else list(only)
     if unknown := [name for name in names if name not in ANALYSES]:
         raise ConfigError(f"no analysis {', '.join(unknown)}: {one_of(unknown[0], ANALYSES)}")
-    return {name: _made(name, comparisons) for name in names}
-
-
-def _made(name: str, comparisons: Sequence[Comparison]) -> Analysis:
-    try:
-        return ANALYSES[name](comparisons)
-    except UNREADABLE as error:
-        title = (ANALYSES[name].__doc__ or name).partition("\n")[0]
-        return Missing(name, title, f"It could not be made ({type(error).__name__}: {error})")
+    analyses: dict[str, Analysis] = {}
+    for name in names:
+        try:
+            analyses[name] = ANALYSES[name](comparisons)
+        except UNREADABLE as error:
+            why = f"It could not be made ({type(error).__name__}: {error})"
+            analyses[name] = Missing(name, WORDS[name]["title"].format("error"), why)
+    return analyses

@@ -1,35 +1,33 @@
 """Whether selection paid: our own analyses of cost, and of error at the same budget."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from siftback.lab.figures.configurations import judged, mean_curve, titled
-from siftback.lab.figures.figure import Figure, Missing, Panel, Series
+from siftback.lab.figures.curves import mean_curves, read_curves
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.figure import Panel, Series
+from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import (
     interval,
     judge,
     machine_of,
     paired_differences,
-    read_evaluations,
     read_runs,
     same_budget,
 )
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
-OURS = "Siftback"
 
-
-def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The difference in final error or loss from Traditional of the same budget, with interval.
 
     Seed by seed, in percentage points or nats, negative where selection is better; the interval is
     Student's t over the seeds, of 95 %, and one seed has none.
     """
-    panels, sentences, shown = [], [], []
     for heading, comparison in titled(comparisons):
-        runs = read_runs(comparison)
+        runs, metric = read_runs(comparison), comparison.metric
         series, over_seeds = [], {}
         for run in runs[runs.selective].drop_duplicates("label").itertuples():
             if (baseline := same_budget(runs, run.label)) is None:
@@ -42,16 +40,10 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
                 point = replace(point, low=low, high=high)
             series.append(point)
         if series:
-            metric = comparison.metric
             label = f"difference in final {metric.noun} ({metric.plural})"
-            panels.append(Panel(heading, "strategy", label, "points", series))
-            sentences.append(_sentence(heading, over_seeds, metric))
-            shown.append(comparison)
-    name, title = "budget", f"Final {judged(shown)} beside Traditional of the same budget"
-    if not panels:
-        why = "No selective run beside Traditional of the same budget. Record one:"
-        return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")
-    return Figure(name, title, sentences, OURS, {"strategy": panels})
+            panel = Panel(heading, "strategy", label, "points", series)
+            sentence = _sentence(heading, over_seeds, metric)
+            yield Finding(sentence, metric.noun, {"strategy": [panel]})
 
 
 def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: Metric) -> str:
@@ -69,14 +61,12 @@ def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: 
     )
 
 
-def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def measured_against_ideal(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Seconds of an epoch beside its cost in forwards and backwards, both over Traditional's.
 
     Scores of the whole set before training are in neither. Means over the seeds, and where they
     lie. Configurations that were measured on another machine than Traditional are left out.
     """
-    name, title = "ideal", "An epoch's measured time beside its ideal cost"
-    panels, sentences = [], []
     for heading, comparison in titled(comparisons):
         runs = read_runs(comparison)
         if (runs.epochs == 0).any():  # pandas would divide by it without an error
@@ -96,49 +86,38 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
         seconds = [list(group.seconds / plain.seconds.mean()) for group in groups.values()]
         ideal = Series("ideal", list(groups), shares, group="ideal")
         measured = Series.over_seeds("measured", list(groups), seconds, "measured")
-        panels.append(
-            Panel(heading, "strategy", "share of Traditional's epoch", "bars", [ideal, measured])
-        )
+        label = "share of Traditional's epoch"
+        panel = Panel(heading, "strategy", label, "bars", [ideal, measured])
         over = {
             label: share / least - 1
             for label, share, least in zip(groups, measured.y, ideal.y, strict=True)
         }
         least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
-        sentences.append(
+        sentence = (
             f"{heading}: {least} takes {over[least]:+.0%} on its ideal time, "
             f"{most} {over[most]:+.0%}."
         )
-    if not panels:
-        why = "No selective run beside Traditional on one machine. Record one:"
-        return Missing(name, title, f"{why} siftback compare --strategies traditional,sb")
-    return Figure(name, title, sentences, OURS, {"strategy": panels})
+        yield Finding(sentence, views={"strategy": [panel]})
 
 
-def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def agreement_over_training(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Draws the rank correlation (Spearman) of cheap scores with exact ones over training."""
-    name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
-    panels, sentences = [], []
-    for heading, comparison in titled(comparisons):
-        evaluations = read_evaluations(comparison)
+    for heading, _, _, tests in read_curves(comparisons):
         # A point stands at the mean epoch of all seeds, also of those without an agreement there.
-        together = evaluations.groupby(["label", "number"])
-        evaluations["epoch"] = together.epoch.transform("mean")
-        groups = evaluations.dropna(subset="agreement").groupby("label", sort=False)
-        series = [mean_curve(group, "epoch", "agreement", label) for label, group in groups]
-        if not series:
+        tests["epoch"] = tests.groupby(["label", "number"]).epoch.transform("mean")
+        compared = tests.dropna(subset="agreement")
+        if compared.empty:
             continue
-        panels.append(Panel(heading, "epoch", "rank correlation", "line", series))
+        series = [
+            replace(line, group=line.label) for line in mean_curves(compared, "epoch", "agreement")
+        ]
         means = {line.label: statistics.mean(line.y) for line in series}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-        sentences.append(
+        sentence = (
             f"{heading}: over training, {most} agrees most ({means[most]:.2f} on average) and "
             f"{least} least ({means[least]:.2f})."
             if len(means) > 1
             else f"{heading}: over training, {most} agrees by {means[most]:.2f} on average."
         )
-    if not panels:
-        why = "No run has scores that are not those of a fresh forward. Record some:"
-        return Missing(
-            name, title, f"{why} siftback compare --strategies traditional,stale-sb,sb-memory"
-        )
-    return Figure(name, title, sentences, OURS, {"epoch": panels})
+        panel = Panel(heading, "epoch", "rank correlation", "line", series)
+        yield Finding(sentence, views={"epoch": [panel]})

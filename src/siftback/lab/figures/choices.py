@@ -1,6 +1,6 @@
 """Choices of selection in pictures: kept most and dropped most, suspect, and over training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -9,34 +9,29 @@ from numpy.typing import NDArray
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import ImageData
-from siftback.lab.figures.budget import OURS
-from siftback.lab.figures.diet import count_uses
-from siftback.lab.figures.figure import Gallery, Missing, Picture
+from siftback.lab.figures.describe import Finding, describe
+from siftback.lab.figures.figure import Analysis, Picture
 from siftback.lab.figures.loss_distributions import evenly_spaced
-from siftback.lab.figures.observed import Watched, command, watched_selective
-from siftback.lab.figures.pictures import Described, build_gallery, take_pictures
+from siftback.lab.figures.observed import Watched, count_uses, last_values, watched_selective
+from siftback.lab.figures.pictures import take_pictures, with_images
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import Look
 
 SHOWN = 12
-NAME, TITLE = "strip", "What was kept and dropped over training"
 COLUMNS, ROWS = 10, 6
 FADED = 0.75  # how far a dropped image is on the way to white
 NEAR = 0.05  # epochs; kept examples may wait a little for their batch to be full
 
 
-def picture_choices(comparisons: Sequence[Comparison]) -> Gallery | Missing:
+def most_and_least(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The examples that the first selective configuration of each comparison kept and dropped.
 
     Kept most and dropped most go by how often they were trained on, over all seeds; equal numbers
     by the loss at the last evaluation, the mean over the seeds. Suspect are those that were never
     learnt: of the highest `persistent_losses`.
     """
-    title = "The examples kept most, dropped most, and suspect"
-    why = f"No losses were observed of a selective run. {command('losses')}"
-    runs = watched_selective(comparisons, "losses")
-    entries = [(*run.origin, partial(describe_choices, run)) for run in runs]
-    return build_gallery("choices", title, OURS, why, entries)
+    for run in watched_selective(comparisons, "losses"):
+        yield with_images(run.title, run.comparison, partial(picture_choices, run))
 
 
 def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:
@@ -61,14 +56,11 @@ def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray
     return np.asarray(least.mean(0))
 
 
-def describe_choices(run: Watched, data: ImageData) -> Described:
+def picture_choices(run: Watched, data: ImageData) -> Finding:
     """Takes the pictures of one configuration's choices, and says how far apart they are."""
     count = len(data.train_labels)
     used, stayed = count_uses(run.seeds, count), persistent_losses(run.seeds, count)
-    last = np.full((len(run.seeds), count), np.nan)
-    for row, looks in zip(last, run.seeds, strict=True):
-        row[looks[-1].columns["index"]] = looks[-1].columns["loss"]
-    loss = last.mean(0)
+    loss = last_values(run.seeds, "loss", count).mean(0)
     seen = np.flatnonzero(~np.isnan(loss))
     by_use = seen[np.lexsort((loss[seen], used[seen]))]
     suspect = seen[np.argsort(-stayed[seen], kind="stable")][:SHOWN]
@@ -95,21 +87,21 @@ def describe_choices(run: Watched, data: ImageData) -> Described:
             f" Of the {len(suspect)} suspect ones {flipped[suspect].sum()} have a wrong label, of "
             f"all {flipped.mean():.0%}."
         )
-    return pictures, sentence
+    return Finding(sentence, pictures=pictures)
 
 
-def picture_strip(comparisons: Sequence[Comparison]) -> Gallery | Missing:
+def over_training(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The strip of images of the first selective configuration of each comparison.
 
     Of its first seed. It needs losses observed at the ends of epochs.
     """
-    why = f"No losses were observed of a selective run at the ends of epochs. {command('losses')}"
-    runs = [run for run in watched_selective(comparisons, "losses") if pair_epochs(run.seeds[0])]
-    entries = [(*run.origin, partial(describe_strip, run.seeds[0], run.heading)) for run in runs]
-    return build_gallery(NAME, TITLE, OURS, why, entries)
+    for run in watched_selective(comparisons, "losses"):
+        if pair_epochs(run.seeds[0]):
+            picture = partial(picture_strip, run.seeds[0], run.heading)
+            yield with_images(run.title, run.comparison, picture)
 
 
-def strip_of_images(data: ImageData, looks: Sequence[Look], title: str) -> Gallery:
+def strip_of_images(data: ImageData, looks: Sequence[Look], title: str) -> Analysis:
     """Shows which of ten examples were trained on, epoch by epoch: others are faded.
 
     The ten stand evenly among all examples by their mean loss, the easiest at the left. There is
@@ -131,8 +123,7 @@ def strip_of_images(data: ImageData, looks: Sequence[Look], title: str) -> Galle
             f"which there are fewer than two among {[look.epoch for look in looks]}: look at "
             "every epoch's end"
         )
-    pictures, sentence = describe_strip(looks, title, data)
-    return Gallery(NAME, TITLE, [sentence], OURS, pictures)
+    return describe("strip", lambda _: [picture_strip(looks, title, data)], [])
 
 
 def pair_epochs(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
@@ -140,7 +131,7 @@ def pair_epochs(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
     return list(pairwise(look for look in looks if abs(look.epoch - round(look.epoch)) <= NEAR))
 
 
-def describe_strip(looks: Sequence[Look], title: str, data: ImageData) -> Described:
+def picture_strip(looks: Sequence[Look], title: str, data: ImageData) -> Finding:
     """Takes the pictures of a strip, and says what was trained on of the easy and of the hard.
 
     These are the fifths with the least and the most loss before an epoch: a mean over the epochs
@@ -172,10 +163,11 @@ def describe_strip(looks: Sequence[Look], title: str, data: ImageData) -> Descri
     selective = [means for means in shares if means[0] < 1] or shares
     _, least, most = np.mean(selective, axis=0)
     over = "one epoch" if len(selective) == 1 else f"{len(selective)} epochs"
-    return pictures, (
+    sentence = (
         f"{title}: of the fifth of the examples with the least loss {least:.0%} were trained on in "
         f"the next epoch, of the fifth with the most {most:.0%}, on average over {over}."
     )
+    return Finding(sentence, pictures=pictures)
 
 
 def fade(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

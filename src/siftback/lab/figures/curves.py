@@ -1,79 +1,98 @@
 """Error over training: figures 6, 7, 11, 12, 13, 16 and 17 of Jiang et al. 2019."""
 
-import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Self
 
-from siftback.lab.figures.configurations import (
-    AXES,
-    Configuration,
-    argument,
-    best_end,
-    configurations,
-    curve_panel,
-    images,
-    judged,
-    titled,
-    traditional,
-)
-from siftback.lab.figures.figure import Figure, Missing, Panel, Series
+import pandas as pd
+
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.figure import Panel, Series
+from siftback.lab.figures.titles import argument, group_by_settings, images, titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import listed
-from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.records.frame import Axis, read_evaluations, read_runs
+from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
 
-PAPER = "Jiang et al. 2019"
+# What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
+AXES: dict[str, tuple[Axis, str]] = {
+    "time": ("seconds", "training time (s, evaluation apart)"),
+    "steps": ("steps", "optimizer steps"),
+    "cost": ("cost", "cost (forwards of one example, a backward being 2)"),
+}
 
 # Settings of a comparison beside those of its runs.
 PLAN = ("strategies", "keeps", "seeds", "matched")
-NO_RUN = "No run has ended. Record some: siftback compare"
-
-Group = Sequence[Configuration]
-Groups = Sequence[tuple[str, Group]]
 
 
-def error_over_steps(comparisons: Sequence[Comparison]) -> Figure | Missing:
-    """Figure 6: test error over optimizer steps."""
-    title = "Test {} over training iterations"
-    return plot_curves("fig6", title, select(comparisons), comparisons, NO_RUN, first="steps")
+class Curves(NamedTuple):
+    """Configurations of a comparison, or of several that are shown as one.
+
+    Attributes:
+        title: Of their panel.
+        comparison: The comparison, or the first of several.
+        runs: As `read_runs` returns them.
+        tests: Their evaluations, as `read_evaluations` returns them.
+    """
+
+    title: str
+    comparison: Comparison
+    runs: pd.DataFrame
+    tests: pd.DataFrame
+
+    @property
+    def metric(self) -> Metric:
+        """Returns what they are judged by."""
+        return self.comparison.metric
+
+    def beside_traditional(self, which: "pd.Series[bool]") -> Self:
+        """Returns the configurations of some runs, and Traditional."""
+        labels = {TRADITIONAL, *self.runs.label[which]}
+        runs, tests = (table[table.label.isin(labels)] for table in (self.runs, self.tests))
+        return self._replace(runs=runs, tests=tests)
+
+    def means(self, column: str) -> "pd.Series[float]":
+        """Returns the mean of a column over the seeds of each configuration, by its label."""
+        return self.runs.groupby("label", sort=False)[column].mean()
 
 
-def error_over_time(comparisons: Sequence[Comparison]) -> Figure | Missing:
-    """Figure 7: test error over seconds of training."""
-    title = "Test {} over training time"
-    return plot_curves("fig7", title, select(comparisons), comparisons, NO_RUN)
+def read_curves(comparisons: Iterable[Comparison]) -> list[Curves]:
+    """Reads the runs and evaluations of each comparison that holds some."""
+    return [
+        Curves(title, comparison, read_runs(comparison), read_evaluations(comparison))
+        for title, comparison in titled(comparisons)
+    ]
 
 
-def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def over_training(comparisons: Sequence[Comparison], first: str = "time") -> Iterator[Finding]:
+    """Figures 6 and 7: test error over optimizer steps and over seconds of training."""
+    for curves in read_curves(comparisons):
+        yield plot_curves(curves, first)
+
+
+def staleness(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 11: Stale-SB at several intervals n of its selection passes; SB is n = 1."""
-
-    def choose(group: Group) -> Group:
-        if all(config.family != "stale-sb" for config in group):
-            return []
-        return beside_traditional(group, lambda config: config.family in ("sb", "stale-sb"))
-
-    groups = select(comparisons, choose)
-    panels, sentences = [], []
-    for title, group in groups:
-        metric = group[0].metric
-        points = {config: config.mean(lambda run: run.examples_forwarded) for config in group}
-        series = [
-            Series(config.label, [forwards], [config.final], group=config.label)
-            for config, forwards in points.items()
+    panels = []
+    for curves in read_curves(comparisons):
+        if not (curves.runs.family == "stale-sb").any():
+            continue
+        curves = curves.beside_traditional(curves.runs.family.isin(["sb", "stale-sb"]))
+        forwards, finals = curves.means("examples_forwarded"), curves.means("final")
+        points = [
+            Series(label, [forwards[label]], [finals[label]], group=label) for label in finals.index
         ]
-        label = "examples forwarded in all of training"
-        panels.append(Panel(title, label, f"final {metric.axis}", "points", series))
-        ends = (
-            f"{config.label} {forwards / 1e6:.3g} M forwards and {metric.written(config.final)}"
-            for config, forwards in points.items()
+        x_label, y_label = "examples forwarded in all of training", f"final {curves.metric.axis}"
+        panels.append(Panel(curves.title, x_label, y_label, "points", points))
+        ends = "; ".join(
+            f"{label} {forwards[label] / 1e6:.3g} M forwards and {curves.metric.written(final)}"
+            for label, final in finals.items()
         )
-        sentences.append(f"{title}: {'; '.join(ends)}.")
-    title = "Stale losses: test {} at several intervals of selection passes"
-    why = "No run of Stale-SB. Record some: siftback compare --strategies"
-    why += " traditional,sb,stale-sb-2,stale-sb-3"
-    return plot_curves("fig11", title, groups, comparisons, why, sentences, panels)
+        yield plot_curves(curves, sentence=f"{curves.title}: {ends}.")
+    yield Finding(views=dict.fromkeys(AXES, panels))
 
 
-def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def label_noise(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 12: SB and Traditional where a share of the training labels is wrong."""
 
     def order(comparison: Comparison) -> tuple[tuple[str, str], float]:
@@ -83,108 +102,67 @@ def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
     among = [
         comparison for comparison in sorted(comparisons, key=order) if task_of(comparison) in tasks
     ]
-    title = "Wrong labels: test {} at several shares of them"
-    why = "No run with wrong labels. Record some: siftback compare --strategies traditional,sb"
-    why += " --flip 0.1"
-    return plot_curves("fig12", title, select(among, leave_out_matched), comparisons, why)
+    return without_matched(among)
 
 
-def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def selectivity(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 13: one strategy at several shares kept."""
-    groups, sentences = [], []
-    for title, together in join_sweeps(comparisons).items():
-        counts = Counter(config.strategy for config in together if not config.plain)
-        several = [strategy for strategy, count in counts.items() if count > 1]
-        if not several:
+    for curves in join_sweeps(comparisons):
+        selective = curves.runs[curves.runs.selective].drop_duplicates("label")
+        counts = selective.strategy.value_counts(sort=False)
+        several = counts[counts > 1]
+        if several.empty:
             continue
         # SB before others, and then the one that has the most shares.
-        swept = max(several, key=lambda strategy: (strategy == "sb", counts[strategy]))
-        group = [
-            config for config in together if config.label == TRADITIONAL or config.strategy == swept
-        ]
-        groups.append((title, group))
-        metric, plain = group[0].metric, traditional(group)
-        swept_ends = [
-            (config.runs[0].keep_asked, config.final) for config in group if not config.plain
-        ]
+        swept = "sb" if "sb" in several else several.idxmax()
+        curves = curves.beside_traditional(curves.runs.strategy == swept)
+        finals, written = curves.means("final"), curves.metric.written
+        shares = selective[selective.strategy == swept].sort_values("keep_asked", kind="stable")
         ends = ", ".join(
-            f"{share:.2g} kept {metric.written(end)}" for share, end in sorted(swept_ends)
+            f"{run.keep_asked:.2g} kept {written(finals[run.label])}" for run in shares.itertuples()
         )
-        beside = f"; traditional {metric.written(plain.final)}" if plain else ""
-        sentences.append(f"{title}, final {metric.noun} of {swept}: {ends}{beside}.")
-    title = "Selectivity: test {} at several shares kept"
-    why = "No strategy at several shares kept. Record one: siftback compare --strategies"
-    why += " traditional,sb --keep 0.2,0.33,0.5,0.65"
-    return plot_curves("fig13", title, groups, comparisons, why, sentences)
+        if TRADITIONAL in finals:
+            ends += f"; traditional {written(finals[TRADITIONAL])}"
+        sentence = f"{curves.title}, final {curves.metric.noun} of {swept}: {ends}."
+        yield plot_curves(curves, sentence=sentence)
 
 
-def architectures(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def architectures(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 16: several models on one data set."""
-    among = select_varied(
-        comparisons,
-        lambda comparison: task_of(comparison)[0],
-        lambda comparison: task_of(comparison)[1],
+    return without_matched(
+        select_varied(comparisons, lambda item: task_of(item)[0], lambda item: task_of(item)[1])
     )
-    title = "Architectures: test {} of several models on one data set"
-    why = "No data set with runs of two models. Record them: siftback compare --model resnet18"
-    why += ", and again with another model"
-    return plot_curves("fig16", title, select(among, leave_out_matched), comparisons, why)
 
 
-def schedules(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def schedules(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 17: one model on one data set under several schedules of the learning rate."""
-    among = select_varied(
-        comparisons, task_of, lambda comparison: str(argument(comparison, "rate"))
+    return without_matched(
+        select_varied(comparisons, task_of, lambda item: str(argument(item, "rate")))
     )
-    title = "Learning-rate schedules: test {} under several of them"
-    why = "No runs that differ in their learning rates. Record them: siftback compare --rate"
-    why += " step, and again with another schedule"
-    return plot_curves("fig17", title, select(among, leave_out_matched), comparisons, why)
 
 
-def select(
-    comparisons: Iterable[Comparison], choose: Callable[[Group], Group] = lambda group: group
-) -> Groups:
-    """Selects configurations of each comparison; those without any are left out."""
-    groups = [
-        (title, choose(configurations(comparison))) for title, comparison in titled(comparisons)
-    ]
-    return [(title, group) for title, group in groups if group]
+def without_matched(comparisons: Iterable[Comparison]) -> Iterator[Finding]:
+    """Plots curves without Traditional of other lengths."""
+    for curves in read_curves(comparisons):
+        shown = curves.beside_traditional(curves.runs.selective)
+        if not shown.runs.empty:
+            yield plot_curves(shown)
 
 
-def leave_out_matched(group: Group) -> Group:
-    """Leaves out Traditional of other lengths."""
-    return beside_traditional(group, lambda config: not config.plain)
-
-
-def beside_traditional(
-    group: Group, belongs: Callable[[Configuration], bool]
-) -> list[Configuration]:
-    """Selects Traditional, and the configurations that belong beside it."""
-    return [config for config in group if config.label == TRADITIONAL or belongs(config)]
-
-
-def join_sweeps(comparisons: Iterable[Comparison]) -> Mapping[str, Group]:
+def join_sweeps(comparisons: Iterable[Comparison]) -> list[Curves]:
     """Joins comparisons of equal settings: a sweep has one for each share kept.
 
     Of a configuration that several hold, it is the first one's.
     """
-    together: dict[str, list[Comparison]] = {}
-    for comparison in comparisons:
-        if comparison.runs:
-            settings = comparison.environment.get("arguments") or {}
-            same = {name: value for name, value in settings.items() if name not in PLAN}
-            key = json.dumps([task_of(comparison), same], sort_keys=True)
-            together.setdefault(key, []).append(comparison)
-    titles = titled(group[0] for group in together.values())
-    joined = {}
-    for (title, _), group in zip(titles, together.values(), strict=True):
-        by_label: dict[str, Configuration] = {}
-        for configuration in (
-            config for comparison in group for config in configurations(comparison)
-        ):
-            by_label.setdefault(configuration.label, configuration)
-        joined[title] = list(by_label.values())
+    recorded = [comparison for comparison in comparisons if comparison.runs]
+    groups = group_by_settings(recorded, PLAN)
+    joined = []
+    for (title, first), group in zip(titled(group[0] for group in groups), groups, strict=True):
+        tables = []
+        for read in (read_runs, read_evaluations):
+            rows = pd.concat([read(item).assign(number_of=i) for i, item in enumerate(group)])
+            tables.append(rows[rows.number_of == rows.groupby("label").number_of.transform("min")])
+        joined.append(Curves(title, first, *tables))
     return joined
 
 
@@ -207,52 +185,86 @@ def select_varied(
     return [comparison for comparison in ended if len(kinds[same(comparison)]) > 1]
 
 
-def plot_curves(
-    name: str,
-    title: str,
-    groups: Groups,
-    comparisons: Sequence[Comparison],
-    why: str,
-    sentences: Sequence[str] = (),
-    panels: Sequence[Panel] = (),
-    first: str = "time",
-) -> Figure | Missing:
-    """Plots error over time, steps and cost, a panel for each comparison.
+def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:
+    """Returns means over the seeds of a column over another, and between which ends the seeds lie.
+
+    The k-th point of a curve is of the seeds' k-th evaluations, up to the last that all have.
 
     Args:
-        name: Of the analysis, which is that of the paper's figure.
-        title: Its heading, with braces for the metric.
-        groups: The configurations to show of each comparison, by its title.
-        comparisons: All that was looked at.
-        why: The reason where there are no groups.
-        sentences: Its findings, where each configuration has a colour of its own; where there are
-            none, how the best configuration ends.
-        panels: Further panels, the same in each view.
-        first: The view that comes first.
+        tests: Evaluations, as `read_evaluations` returns them.
+        x: The column that is the x axis.
+        y: The column that is the y axis.
+
+    Returns:
+        A curve for each configuration, of its strategy's family; matched ones stand back.
     """
-    if not groups:
-        ended = judged(comparison for comparison in comparisons if comparison.runs)
-        return Missing(name, title.format(ended), why)
-    views = {
-        view: [*(curve_panel(*group, view, by_label=bool(sentences)) for group in groups), *panels]
-        for view in [first, *(view for view in AXES if view != first)]
-    }
-    title = title.format(judged(config for _, group in groups for config in group))
-    seen = sentences or [describe_best(*group, first) for group in groups]
-    return Figure(name, title, seen, f"{PAPER}, figure {name.removeprefix('fig')}", views)
+    last = tests.groupby(["label", "record"]).number.transform("max")
+    tests = tests[tests.number <= last.groupby(tests.label).transform("min")]
+    configurations: dict[tuple[str, str, str], dict[int, list[tuple[float, float]]]] = {}
+    keys = zip(tests.label, tests.family, tests.strategy, strict=True)
+    points = zip(tests[x], tests[y], strict=True)
+    for key, number, point in zip(keys, tests.number, points, strict=True):
+        configurations.setdefault(key, {}).setdefault(number, []).append(point)
+    series = []
+    for (label, family, strategy), by_number in configurations.items():
+        together = [seeds for _, seeds in sorted(by_number.items())]
+        spent = [statistics.mean(spent for spent, _ in seeds) for seeds in together]
+        heights = [[height for _, height in seeds] for seeds in together]
+        series.append(Series.over_seeds(label, spent, heights, family, strategy == MATCHED))
+    return series
 
 
-def describe_best(title: str, group: Group, view: str) -> str:
+def plot_curves(curves: Curves, first: str = "time", sentence: str = "") -> Finding:
+    """Plots error over time, steps and cost.
+
+    Args:
+        curves: The configurations.
+        first: The view that comes first.
+        sentence: The finding, where each configuration has a colour of its own; where there is
+            none, one colour per strategy, and how the best configuration ends.
+    """
+    views = {}
+    for view in sorted(AXES, key=lambda view: view != first):
+        series = mean_curves(curves.tests, AXES[view][0])
+        if sentence:
+            series = [replace(line, group=line.label) for line in series]
+        views[view] = [curve_panel(curves.title, view, curves.metric.axis, series)]
+    return Finding(sentence or describe_best(curves, first), curves.metric.noun, views)
+
+
+def curve_panel(title: str, view: str, y_label: str, series: Sequence[Series]) -> Panel:
+    """Plots curves over one of `AXES`, on a logarithmic scale where all of them have logarithms."""
+    positive = all(value > 0 for line in series for value in line.y)
+    return Panel(title, AXES[view][1], y_label, "line", series, log_y=positive)
+
+
+def describe_best(curves: Curves, view: str) -> str:
     """Says how the best selective configuration ends, beside Traditional."""
-    plain = traditional(group)
-    selective = [config for config in group if not config.plain]
-    best = min(selective or group, key=lambda config: config.final)
-    if plain is None or best is plain:
-        return best_end(title, best.metric, best.label, best.final, None)
+    finals = curves.means("final")
+    selective = curves.runs.label[curves.runs.selective].unique()
+    best = finals[selective if len(selective) else finals.index].idxmin()
+    title, metric, end = curves.title, curves.metric, finals[best]
+    if best == TRADITIONAL or TRADITIONAL not in finals:
+        return best_end(title, metric, best, end, None)
     axis, unit = AXES[view][0], {"time": "seconds"}.get(view, view)
-    spent, whole = (
-        sum(float(getattr(curve[-1], axis)) for curve in config.curves) / len(config.curves)
-        for config in (best, plain)
-    )
-    share = f", with {spent / whole:.2f} of its {unit}" if whole else ""
-    return best_end(title, best.metric, best.label, best.final, plain.final, share)
+    spent = curves.tests.groupby(["label", "record"])[axis].last().groupby("label").mean()
+    whole = spent[TRADITIONAL]
+    share = f", with {spent[best] / whole:.2f} of its {unit}" if whole else ""
+    return best_end(title, metric, best, end, finals[TRADITIONAL], share)
+
+
+def best_end(
+    title: str, metric: Metric, label: str, end: float, baseline: float | None, share: str = ""
+) -> str:
+    """Says how the best configuration ends, beside Traditional where that was run.
+
+    Args:
+        title: The comparison.
+        metric: What it is judged by.
+        label: The best configuration.
+        end: Its final error or loss.
+        baseline: Traditional's.
+        share: What it spent of what Traditional did.
+    """
+    beside = "" if baseline is None else f", traditional at {metric.written(baseline)}{share}"
+    return f"{title}: {label} ends at {metric.written(end)}{beside}."

@@ -11,17 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from siftback.lab.figures.configurations import (
-    AXES,
-    configurations,
-    curve,
-    setup,
-    traditional,
-)
+from siftback.lab.figures.curves import AXES, curve_panel, mean_curves
 from siftback.lab.figures.drawing import save_pictures
-from siftback.lab.figures.figure import Figure, Panel, Series
+from siftback.lab.figures.figure import Figure, Series
+from siftback.lab.figures.titles import setup
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import mean_and_spread
+from siftback.lab.records.frame import mean_and_spread, read_evaluations, read_runs
 from siftback.lab.records.run_summary import METRICS, TRADITIONAL
 
 PLOT = "error"
@@ -45,25 +40,24 @@ def error_figure(comparison: Comparison) -> Figure:
 
     A matched run has the colour of the run whose budget it shares.
     """
-    group, metric, panels = configurations(comparison), comparison.metric, []
-    plain = traditional(group)
-    for view, (axis, x_label) in AXES.items():
+    runs, tests = read_runs(comparison), read_evaluations(comparison)
+    partners = {run.label: run.partner for run in comparison.runs}
+    plain, metric, panels = runs[runs.label == TRADITIONAL], comparison.metric, []
+    for view, (axis, _) in AXES.items():
         series = []
-        for config in group:
-            final = mean_and_spread(run.final for run in config.runs)
-            written = f"{final:.{metric.digits}f} {metric.unit}"
-            line = curve(config, axis, config.runs[0].partner)
-            series.append(replace(line, label=f"{config.label}: {written}"))
-        if plain and view == "cost":
-            budget = plain.mean(lambda run: run.cost_forward_units)
-            series.append(budget_line("traditional's budget", budget, series))
-        if plain:  # what all others would reach, for less
-            ends, level = [0.0, max(float(x) for line in series for x in line.x)], [plain.final] * 2
-            label = "traditional at the end"
+        for line in mean_curves(tests, axis):
+            final = mean_and_spread(runs.final[runs.label == line.label])
+            label = f"{line.label}: {final:.{metric.digits}f} {metric.unit}"
+            series.append(replace(line, label=label, group=partners[line.label]))
+        if not plain.empty:
+            if view == "cost":
+                budget = float(plain.cost_forward_units.mean())
+                series.append(budget_line("traditional's budget", budget, series))
+            # What all others would reach, for less.
+            ends = [0.0, max(float(x) for line in series for x in line.x)]
+            level, label = [float(plain.final.mean())] * 2, "traditional at the end"
             series.append(Series(label, ends, level, group=TRADITIONAL, faint=True))
-        positive = all(y > 0 for line in series for y in line.y)
-        panel = Panel(f"over {view}", x_label, metric.axis, "line", series, log_y=positive)
-        panels.append(panel)
+        panels.append(curve_panel(f"over {view}", view, metric.axis, series))
     final_end = f"final test {metric.noun}, mean ± standard deviation over the seeds"
     return Figure(PLOT, f"{setup(comparison)}: {final_end}", [], "", {"all": panels})
 
@@ -97,8 +91,7 @@ def error_over_cost(
         errors = [[error for _, error in points] for points in tests]
         series.append(Series.over_seeds(label, x, errors, label))
     series.append(budget_line("budget", budget, series))
-    positive = all(y > 0 for line in series for y in line.y)
-    panel = Panel("", AXES["cost"][1], y_label, "line", series, log_y=positive)
+    panel = curve_panel("", "cost", y_label, series)
     return Figure(PLOT, f"{title}: what the budget buys", [], "", {"cost": [panel]})
 
 

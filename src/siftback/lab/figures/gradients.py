@@ -1,45 +1,41 @@
 """Gradients of parts of a batch: figure 5 of Jiang et al. 2019."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from siftback.lab.figures.curves import PAPER
-from siftback.lab.figures.figure import Figure, Missing, Panel, Series, build_figure
-from siftback.lab.figures.observed import Watched, command, watched_once
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.figure import Panel, Series
+from siftback.lab.figures.observed import Watched, watched_once
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import SHARES, SUBSETS
 
 NAMES = {"high": "highest losses", "low": "lowest losses", "random": "random"}
+COSINE, SIGNS = "cosine similarity", "components of equal sign (%)"
 
 
-def gradient_similarity(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def gradient_similarity(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 5: how alike the gradients of a batch and of a part of it are, over training.
 
     Means over the batches looked at and the seeds, of Traditional where it was observed; spread
     over the seeds. A view is a share of the batch.
     """
-    views: dict[str, list[Panel]] = {f"{share:.0%} of the batch": [] for share in SHARES}
-    sentences = []
     for run in watched_once(comparisons, "gradients"):
-        means = []
-        for share, panels in zip(SHARES, views.values(), strict=True):
+        views, means = {}, []
+        for share in SHARES:
             cosines, signs = (
                 [similarity_line(run, subset, share, measure) for subset in SUBSETS]
                 for measure in ("cosine", "same_sign")
             )
-            panels.append(Panel(run.heading, "epoch", "cosine similarity", "line", cosines))
-            label = "components of equal sign (%)"
-            panels.append(Panel(run.heading, "epoch", label, "line", signs))
+            views[f"{share:.0%} of the batch"] = [
+                Panel(run.heading, "epoch", COSINE, "line", cosines),
+                Panel(run.heading, "epoch", SIGNS, "line", signs),
+            ]
             cosine = ", ".join(f"{np.mean(line.y):.2f} {line.label}" for line in cosines)
             equal = ", ".join(f"{np.mean(line.y):.0f} % {line.label}" for line in signs)
             means.append(f"cosine {cosine}; equal signs {equal}")
-        sentences.append(
-            f"{run.title}, of {SHARES[0]:.0%} of a batch, means over training: {means[0]}."
-        )
-    title = "Gradients of parts of a batch, beside that of the whole batch"
-    why = f"No gradients were observed. {command('gradients')}"
-    return build_figure("fig5", title, sentences, f"{PAPER}, figure 5", views, why)
+        about = f"of {SHARES[0]:.0%} of a batch, means over training: {means[0]}"
+        yield Finding(f"{run.title}, {about}.", views=views)
 
 
 def similarity_line(run: Watched, subset: str, share: float, measure: str) -> Series:

@@ -1,11 +1,12 @@
 """Learning rates compared on held-out training examples, of each method for itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from siftback.lab.figures.configurations import argument, best_end, group_by_settings, task
-from siftback.lab.figures.figure import Cell, Grid, Missing
+from siftback.lab.figures.curves import best_end
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.titles import argument, group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.run_summary import TRADITIONAL
@@ -14,31 +15,26 @@ from siftback.lab.records.run_summary import TRADITIONAL
 _VARIED = ("lr", "strategies", "keeps", "seeds", "matched")
 
 
-def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
+def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The final error or loss on held-out examples at each learning rate, by method.
 
     Comparisons with held-out examples that differ in nothing but the rate belong together; there
     must be two rates or more. A method's rates are compared over the seeds that all of them have.
     """
-    name, about = "rates", "Learning rates: the end on held-out examples, of each method"
-    columns = ["data and model", "method", "seeds", "error or loss at each rate", "lowest at"]
     held_out = [
         comparison
         for comparison in comparisons
         if comparison.runs and argument(comparison, "validation")
     ]
     held_out.sort(key=lambda comparison: (_title(comparison), float(argument(comparison, "lr"))))
-    rows: list[list[Cell]] = []
-    sentences = []
-    for group in group_by_settings(held_out, _VARIED).values():
+    for group in group_by_settings(held_out, _VARIED):
         title, metric = _title(group[0]), group[0].metric
         runs = pd.concat(
-            [
-                read_runs(comparison).assign(rate=float(argument(comparison, "lr")))
-                for comparison in group
-            ]
+            read_runs(comparison).assign(rate=float(argument(comparison, "lr")))
+            for comparison in group
         )
         lowest: dict[str, tuple[float, float]] = {}
+        rows = []
         for label, tried in runs.groupby("label", sort=False):
             ends = tried.pivot_table(index="seed", columns="rate", values="final").dropna()
             if ends.empty or ends.shape[1] < 2:
@@ -50,16 +46,13 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
             best_rate = f"{lowest[label][1]:g}"
             rows.append([title, label, str(len(ends)), "; ".join(written), best_rate])
         # The best method beside Traditional, each at the rate at which it ends lowest.
-        plain = lowest.pop(TRADITIONAL, None)
+        plain, sentence = lowest.pop(TRADITIONAL, None), ""
         if plain and lowest:
             best = min(lowest, key=lowest.__getitem__)
             end, rate = lowest[best]
             about_best = f"{title}, each at its own best rate"
-            sentences.append(best_end(about_best, metric, f"{best} at {rate:g}", end, plain[0]))
-    if not rows:
-        why = "No method at two learning rates, judged on held-out examples. Record some:"
-        return Missing(name, about, f"{why} siftback run rates")
-    return Grid(name, about, sentences, "Siftback", columns, rows)
+            sentence = best_end(about_best, metric, f"{best} at {rate:g}", end, plain[0])
+        yield Finding(sentence, rows=rows)
 
 
 def _title(comparison: Comparison) -> str:

@@ -1,7 +1,7 @@
 """Losses of single examples: figures 2, 3, 4 and 15 of Jiang et al. 2019, and over training."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from siftback import Percentile
 from siftback.lab.data.data_set import ImageData
-from siftback.lab.figures.budget import OURS
-from siftback.lab.figures.curves import PAPER
-from siftback.lab.figures.figure import Figure, Gallery, Missing, Panel, Series, build_figure
-from siftback.lab.figures.observed import Watched, command, watched, watched_once
-from siftback.lab.figures.pictures import Described, build_gallery, take_pictures
+from siftback.lab.figures.describe import Finding, describe
+from siftback.lab.figures.figure import Analysis, Panel, Series
+from siftback.lab.figures.observed import Watched, watched, watched_once
+from siftback.lab.figures.pictures import take_pictures, with_images
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import Look
 
@@ -25,54 +24,48 @@ EXAMPLES = 5
 LOSS = "cross-entropy loss"
 PROBABILITY = "probability of selection"
 PERCENTILES = {10: "a tenth", 50: "half", 90: "nine tenths", 99: "all but a hundredth"}
-NOT_OBSERVED = f"No losses were observed. {command('losses')}"
 LEAST = 1e-6  # lower losses are drawn as this one, as many round to 0, which has no logarithm
 
 
-def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
+def extremes(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 2: the training examples with the least and the most loss over training.
 
     By the mean over all evaluations of all seeds, of Traditional where it was observed.
     """
-    title = "The training examples with the least and the most loss"
-    runs = watched_once(comparisons, "losses")
-    entries = [(*run.origin, partial(describe_extremes, run)) for run in runs]
-    return build_gallery("fig2", title, f"{PAPER}, figure 2", NOT_OBSERVED, entries)
+    for run in watched_once(comparisons, "losses"):
+        yield with_images(run.title, run.comparison, partial(picture_extremes, run))
 
 
-def describe_extremes(run: Watched, data: ImageData) -> Described:
+def picture_extremes(run: Watched, data: ImageData) -> Finding:
     """Takes the pictures of the least and the most loss, and says how unequal the losses are."""
     indices, losses = mean_losses(run.seeds)
     order = np.argsort(losses, kind="stable")
     pictures = []
     for which, rows in (("least", order[:SHOWN]), ("most", order[::-1][:SHOWN])):
         captions = [f"loss {loss:.3g}" for loss in losses[rows]]
-        pictures += take_pictures(
-            data, indices[rows].tolist(), captions, f"{which} loss: {run.title}"
-        )
+        heading = f"{which} loss: {run.title}"
+        pictures += take_pictures(data, indices[rows].tolist(), captions, heading)
     hardest, total = losses[order[-max(1, len(losses) // 10) :]].sum(), losses.sum()
-    return pictures, (
+    sentence = (
         f"{run.heading}: mean losses of {len(losses):,} examples over training go from "
         f"{losses.min():.2g} to {losses.max():.2g}; the hardest tenth of the examples has "
         f"{hardest / total if total else 0:.0%} of all loss."
     )
+    return Finding(sentence, pictures=pictures)
 
 
-def distribution(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def distribution(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 3: the distribution of losses early, midway and at the end."""
-    panels, sentences = [], []
     shares = np.linspace(0, 100, POINTS + 1)
     for run in watched_once(comparisons, "losses"):
-        looks = run.seeds[0]
+        looks, series = run.seeds[0], []
         snapshots = {look.epoch: look for look in (looks[0], looks[len(looks) // 2], looks[-1])}
-        series = []
         for epoch, look in snapshots.items():
             losses, label = np.percentile(look.columns["loss"], shares), f"epoch {epoch:.3g}"
             series.append(Series(label, losses.tolist(), shares.tolist(), group=label))
-        panels.append(Panel(run.heading, LOSS, "examples (%)", "line", series))
-        sentences.append(describe_losses(run.heading, snapshots[max(snapshots)]))
-    title, source = "Cumulative distribution of the losses", f"{PAPER}, figure 3"
-    return build_figure("fig3", title, sentences, source, {"loss": panels}, NOT_OBSERVED)
+        panel = Panel(run.heading, LOSS, "examples (%)", "line", series)
+        sentence = describe_losses(run.heading, snapshots[max(snapshots)])
+        yield Finding(sentence, views={"loss": [panel]})
 
 
 def describe_losses(title: str, look: Look) -> str:
@@ -83,109 +76,97 @@ def describe_losses(title: str, look: Look) -> str:
     )
 
 
-def over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def over_training(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The distribution of losses over training, of each configuration's first seed."""
     groups = watched(comparisons, "losses")
-    return losses_over_training({run.heading: run.seeds[0] for runs in groups for run in runs})
+    return plot_losses({run.heading: run.seeds[0] for runs in groups for run in runs})
 
 
-def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Figure | Missing:
+def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Analysis:
     """Draws percentiles of all examples' losses over the epochs, a panel for each run.
 
     Args:
         runs: Observations of each, by its title: looks with the column ``loss``.
     """
+    return describe("losses", lambda _: plot_losses(runs), [])
+
+
+def plot_losses(runs: Mapping[str, Sequence[Look]]) -> Iterator[Finding]:
+    """Plots what `losses_over_training` draws."""
     ranks = list(PERCENTILES)
     lines = {
         title: np.maximum([np.percentile(look.columns["loss"], ranks) for look in looks], LEAST)
         for title, looks in runs.items()
     }
-    least = min((float(losses.min()) for losses in lines.values()), default=LEAST)
-    most = max((float(losses.max()) for losses in lines.values()), default=LEAST)
-    panels, sentences = [], []
     for title, looks in runs.items():
         epochs = [look.epoch for look in looks]
         series = [
             Series(f"{share} of the examples are below", epochs, losses.tolist(), group=share)
             for share, losses in zip(PERCENTILES.values(), lines[title].T, strict=True)
         ]
-        y_range = least / 1.3, most * 1.3
-        panels.append(
-            Panel(title, "epoch", LOSS, "line", series[::-1], log_y=True, y_range=y_range)
-        )
-        sentences.append(describe_losses(title, looks[-1]))
-    title = "The distribution of the losses over training"
-    return build_figure("losses", title, sentences, OURS, {"epoch": panels}, NOT_OBSERVED)
+        ends = min(map(np.min, lines.values())) / 1.3, max(map(np.max, lines.values())) * 1.3
+        panel = Panel(title, "epoch", LOSS, "line", series[::-1], log_y=True, y_range=ends)
+        yield Finding(describe_losses(title, looks[-1]), views={"epoch": [panel]})
 
 
-def probability_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def probability_by_loss(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 4: the probability of selection by the loss, for several beta, midway in training."""
-    panels, sentences = [], []
     for run in watched_once(comparisons, "losses"):
-        look = run.seeds[0][len(run.seeds[0]) // 2]
+        look, series = run.seeds[0][len(run.seeds[0]) // 2], []
         losses = np.sort(look.columns["loss"])
         points = np.unique(np.linspace(0, len(losses) - 1, POINTS).round().astype(int))
-        series = []
         for beta in BETAS:
             label = f"beta = {beta:g}, {1 / (beta + 1):.0%} kept"
             probability = selection_probabilities(losses, beta)[points]
             series.append(Series(label, losses[points].tolist(), probability.tolist(), group=label))
         heading = f"{run.heading}, epoch {look.epoch:.3g}"
-        panels.append(Panel(heading, LOSS, PROBABILITY, "line", series))
         at_median = ", ".join(f"{0.5**beta:.2f} for beta {beta:g}" for beta in BETAS)
-        sentences.append(
+        sentence = (
             f"{heading}: an example of the median loss, {np.median(losses):.2g}, is selected with "
             f"probability {at_median}."
         )
-    title, source = "Probability of selection by loss, for several beta", f"{PAPER}, figure 4"
-    return build_figure("fig4", title, sentences, source, {"loss": panels}, NOT_OBSERVED)
+        yield Finding(sentence, views={"loss": [Panel(heading, LOSS, PROBABILITY, "line", series)]})
 
 
-def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def probability_over_training(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 15: the probability of selection of five examples over training, and its variance.
 
     The probability is that of equation 1 among all losses of the same evaluation, with the beta
     of the selective strategy; for Traditional it is what they would have. The five stand evenly
     among all examples by the mean of their probability under the first configuration.
     """
-    panels, sentences = [], []
-    for runs in watched(comparisons, "losses"):
-        index = runs[0].seeds[0][0].columns["index"]
-        # Those that pruned have other examples, and a single look has no variance.
-        runs = [
-            run
-            for run in runs
-            if all(
-                len(looks) > 1
-                and all(np.array_equal(look.columns["index"], index) for look in looks)
-                for looks in run.seeds
-            )
-        ]
+    for group in watched(comparisons, "losses"):
+        title, index = group[0].title, group[0].seeds[0][0].columns["index"]
+
+        def has_variance(looks: Sequence[Look], index: NDArray[np.int64] = index) -> bool:
+            # Those that pruned have other examples, and a single look has no variance.
+            same = (np.array_equal(look.columns["index"], index) for look in looks)
+            return len(looks) > 1 and all(same)
+
+        runs = [run for run in group if all(map(has_variance, run.seeds))]
         if not runs:
             continue
-        keeps = [
-            run.configuration.runs[0].keep_asked for run in runs if not run.configuration.plain
-        ]
+        keeps = [run.first.keep_asked for run in runs if run.first.selective]
         beta = 1 / keeps[0] - 1 if keeps else 2.0
         probabilities = {  # of each seed float32[looks, examples]
-            run.configuration.label: [
+            run.label: [
                 np.stack([selection_probabilities(look.columns["loss"], beta) for look in looks])
                 for looks in run.seeds
             ]
             for run in runs
         }
-        order = np.argsort(probabilities[runs[0].configuration.label][0].mean(0), kind="stable")
+        order = np.argsort(probabilities[runs[0].label][0].mean(0), kind="stable")
         examples = order[evenly_spaced(len(order), EXAMPLES)]
+        panels = []
         for run in runs:
             epochs = [look.epoch for look in run.seeds[0]]
-            lines = probabilities[run.configuration.label][0].T
-            names = {example: f"example {index[example]}" for example in examples}
+            lines = probabilities[run.label][0].T
             series = [
                 Series(name, epochs, lines[example].tolist(), group=name)
-                for example, name in names.items()
+                for example in examples
+                for name in [f"example {index[example]}"]
             ]
             panels.append(Panel(run.heading, "epoch", PROBABILITY, "line", series))
-        title = runs[0].title
         variances = {
             label: statistics.mean(float(seed.var(0, ddof=1).mean()) for seed in seeds)
             for label, seeds in probabilities.items()
@@ -193,13 +174,11 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Mis
         bars = Series("variance", list(variances), list(variances.values()), group="variance")
         panels.append(Panel(title, "strategy", "variance of the probability", "bars", [bars]))
         written = ", ".join(f"{value:.3f} under {label}" for label, value in variances.items())
-        sentences.append(
+        sentence = (
             f"{title}, beta {beta:.2g}: mean variance of the probability of {len(index):,} "
             f"examples {written}."
         )
-    title = "Probability of selection of single examples over training"
-    why = f"No losses were observed twice. {command('losses')}"
-    return build_figure("fig15", title, sentences, f"{PAPER}, figure 15", {"epoch": panels}, why)
+        yield Finding(sentence, views={"epoch": panels})
 
 
 def evenly_spaced(count: int, points: int) -> NDArray[np.int64]:

@@ -2,11 +2,11 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from siftback.lab.figures.configurations import argument, group_by_settings, task
-from siftback.lab.figures.figure import Grid, Missing
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.titles import argument, group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import (
     interval,
@@ -90,39 +90,29 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[NoisyEnd]:
     return sorted(ends, key=lambda end: (end.task, end.wrong))
 
 
-def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
+def ends(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Final errors at several shares of wrong labels, and precision and recall of the suspects."""
-    name, title = "noise", "Wrong labels: the end beside Traditional's of the same budget"
-    columns = ["data and model", "wrong labels", "method", "seeds", "Traditional", "difference"]
-    columns += ["95 % interval", "precision", "recall"]
-    noisy = noisy_ends(comparisons)
-    if not noisy:
-        why = "No run with wrong labels beside Traditional. Record some: siftback run noise"
-        return Missing(name, title, why)
-    rows = [
-        [
+    for end in noisy_ends(comparisons):
+        row = [
             *(end.task, f"{end.wrong:.0%}", end.label, str(end.seeds)),
             *(end.metric.written(end.baseline), f"{end.difference:+.2f}"),
             end.interval or None,
             *(None if math.isnan(rate) else f"{rate:.2f}" for rate in (end.precision, end.recall)),
         ]
-        for end in noisy
-    ]
-    sentences = [
-        f"{end.task}, {end.wrong:.0%} of the labels wrong: {end.label} ends at "
-        f"{end.difference:+.2f} points{f' (95 % interval {end.interval})' if end.interval else ''} "
-        "beside Traditional of the same budget."
-        for end in noisy
-        if end.guarded
-    ]
-    return Grid(name, title, sentences, "Siftback", columns, rows)
+        interval_of = f" (95 % interval {end.interval})" if end.interval else ""
+        sentence = (
+            f"{end.task}, {end.wrong:.0%} of the labels wrong: {end.label} ends at "
+            f"{end.difference:+.2f} points{interval_of} "
+            "beside Traditional of the same budget."
+        )
+        yield Finding(sentence if end.guarded else "", rows=[row])
 
 
 def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Returns the comparisons with wrong labels, and of equal settings those without."""
     return [
         comparison
-        for group in group_by_settings(comparisons, _VARIED).values()
+        for group in group_by_settings(comparisons, _VARIED)
         if any(argument(comparison, "flip") for comparison in group)
         for comparison in group
     ]

@@ -1,37 +1,44 @@
 """What was observed of runs, configuration by configuration."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
-from siftback.lab.figures.configurations import Configuration, configurations, titled
+import numpy as np
+from numpy.typing import NDArray
+
+from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.frame import in_order
 from siftback.lab.records.observations import Look, looks
-from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.records.run_summary import TRADITIONAL, RunSummary
 
 
-@dataclass(frozen=True)
-class Watched:
+class Watched(NamedTuple):
     """A configuration of which something was observed.
 
     Attributes:
         title: Its comparison's.
-        configuration: It.
+        comparison: Its comparison.
+        first: The first of its runs.
         seeds: What was seen, look by look, of each of its runs that was observed.
     """
 
     title: str
-    configuration: Configuration
+    comparison: Comparison
+    first: RunSummary
     seeds: Sequence[Sequence[Look]]
+
+    @property
+    def label(self) -> str:
+        """Its name, the same for all of its seeds."""
+        return self.first.label
 
     @property
     def heading(self) -> str:
         """The title of its comparison, and its label."""
-        return f"{self.title}, {self.configuration.label}"
-
-    @property
-    def origin(self) -> tuple[str, Comparison]:
-        """The title of its comparison, and the comparison."""
-        return self.title, self.configuration.comparison
+        return f"{self.title}, {self.label}"
 
 
 def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watched]]:
@@ -44,35 +51,52 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
         kind: One of `siftback.lab.records.observations.KINDS`.
     """
     for title, comparison in titled(comparisons):
-        watched_group = []
-        for config in configurations(comparison):
-            seen = [looks(comparison.folder, run.record, kind) for run in config.runs]
-            if seeds := [observations for observations in seen if observations]:
-                watched_group.append(Watched(title, config, seeds))
-        if watched_group:
-            yield watched_group
+        group = []
+        for _, seeds in groupby(in_order(comparison.runs), attrgetter("label")):
+            runs = list(seeds)
+            seen = [looks(comparison.folder, run.record, kind) for run in runs]
+            if any(seen):
+                group.append(Watched(title, comparison, runs[0], list(filter(None, seen))))
+        if group:
+            yield group
 
 
 def watched_once(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
     """Returns, of each comparison, what was observed of Traditional, or of the first that was."""
     return [
-        next((run for run in runs if run.configuration.label == TRADITIONAL), runs[0])
+        next((run for run in runs if run.label == TRADITIONAL), runs[0])
         for runs in watched(comparisons, kind)
     ]
 
 
 def watched_selective(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
     """Returns, of each comparison, what was observed of the first selective configuration."""
-    groups = (
-        [run for run in runs if not run.configuration.plain] for runs in watched(comparisons, kind)
-    )
+    groups = ([run for run in runs if run.first.selective] for runs in watched(comparisons, kind))
     return [runs[0] for runs in groups if runs]
 
 
-def command(kind: str, strategies: str = "traditional,sb") -> str:
-    """Returns the command that records it.
+def last_values(seeds: Sequence[Sequence[Look]], column: str, examples: int) -> NDArray[np.float64]:
+    """Returns a column at the last look of each seed.
 
-    >>> command("losses")
-    'Record it: siftback compare --strategies traditional,sb --observe losses'
+    Args:
+        seeds: The looks of each seed, in order.
+        column: Of what was seen.
+        examples: The number of training examples.
+
+    Returns:
+        float64[seeds, examples]; NaN for those that were not looked at.
     """
-    return f"Record it: siftback compare --strategies {strategies} --observe {kind}"
+    values = np.full((len(seeds), examples), np.nan)
+    for row, last in zip(values, (seed[-1] for seed in seeds), strict=True):
+        row[last.columns["index"]] = last.columns[column]
+    return values
+
+
+def count_uses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:
+    """Counts how often each example was trained on in all, the mean over the seeds.
+
+    >>> look = lambda *uses: Look(1.0, {"index": np.array([0, 2]), "uses": np.array(uses)})
+    >>> count_uses([[look(1, 2), look(1, 3)], [look(1, 1)]], examples=3)
+    array([1., 0., 2.])
+    """
+    return np.asarray(np.nan_to_num(last_values(seeds, "uses", examples)).mean(0))

@@ -1,21 +1,15 @@
 """The best error for what it costs: figure 14 of Jiang et al. 2019."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from siftback.lab.figures.configurations import (
-    AXES,
-    Configuration,
-    configurations,
-    curve,
-    images,
-    judged,
-    titled,
-)
-from siftback.lab.figures.curves import PAPER
-from siftback.lab.figures.figure import Figure, Missing, Panel, Series, build_figure
+from siftback.lab.figures.curves import AXES, mean_curves, read_curves
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.figure import Panel, Series
+from siftback.lab.figures.titles import images
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
+from siftback.lab.records.frame import machine_of
+from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
 
 class Point(NamedTuple):
@@ -53,62 +47,58 @@ def frontier_shares(points: Sequence[Point]) -> dict[str, float]:
     return {family: optimal.count(family) / len(optimal) for family in families}
 
 
-def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 14: test error against time, of every configuration at every evaluation.
 
     Comparisons of one model on one data set share a panel, and a frontier; over time, only those
     that were measured on one machine. A point is the mean over the seeds of a configuration at
     an evaluation. Matched runs are Traditional, of another length.
     """
-    compared = [comparison for comparison in comparisons if len(comparison.by_label()) > 1]
-    views: dict[str, list[Panel]] = {}
-    sentences = []
-    for view in ("time", "cost", "steps"):
-        axis, x_label = AXES[view]
-        groups: dict[str, list[Configuration]] = {}
-        for comparison in compared:
-            # Comparisons that differ in their images or their labels' noise are not one task.
-            task = titled([comparison])[0][0] + images(comparison)
-            for configuration in configurations(comparison):
-                machine = f", on {comparison.machine(configuration.label)}"
-                heading = f"{task}{machine if view == 'time' else ''}"
-                groups.setdefault(heading, []).append(configuration)
-        views[view] = []
-        for heading, group in groups.items():
-            points = []
-            for configuration in group:
-                matched = configuration.strategy == MATCHED
-                family = TRADITIONAL if matched else configuration.family
-                line = curve(configuration, axis)
+    panels: dict[str, dict[tuple[str, Metric], list[Point]]] = {"time": {}, "cost": {}, "steps": {}}
+    for comparison in comparisons:
+        if len(comparison.by_label()) < 2:
+            continue
+        (curves,) = read_curves([comparison])
+        # Comparisons that differ in their images or their labels' noise are not one task.
+        task = curves.title + images(comparison)
+        for view, by_heading in panels.items():
+            for line in mean_curves(curves.tests, AXES[view][0]):
+                machine = f", on {machine_of(curves.runs, line.label)}" if view == "time" else ""
+                points = by_heading.setdefault((f"{task}{machine}", curves.metric), [])
+                # What is faint is Traditional, matched.
+                family = TRADITIONAL if line.faint else line.group
                 points += [
                     Point(x, y, family) for x, y in zip(map(float, line.x), line.y, strict=True)
                 ]
-            views[view].append(plot_frontier(heading, x_label, group[0].metric.axis, points))
+    for view, by_heading in panels.items():
+        for (heading, metric), points in by_heading.items():
+            panel = plot_frontier(heading, AXES[view][1], metric.axis, points)
+            sentence = ""
             if view == "time":
                 shares = sorted(frontier_shares(points).items(), key=lambda item: -item[1])
                 written = ", ".join(f"{family} {share:.0%}" for family, share in shares)
                 count = sum(frontier(points))
-                sentences.append(f"{heading}: of {count} Pareto-optimal points, {written}.")
-    title = f"The best test {judged(compared)} for what was spent"
-    why = "No comparison of two configurations. Record one: siftback compare"
-    why += " --strategies traditional,sb,stale-sb,kath18"
-    return build_figure("fig14", title, sentences, f"{PAPER}, figure 14", views, why)
+                sentence = f"{heading}: of {count} Pareto-optimal points, {written}."
+            yield Finding(sentence, metric.noun, {view: [panel]})
 
 
 def plot_frontier(heading: str, x_label: str, y_label: str, points: Sequence[Point]) -> Panel:
     """Plots points by family, those that are not Pareto-optimal faint."""
-    optimal = frontier(points)
-    series = []
+    groups: dict[tuple[str, bool], list[Point]] = {}
     for family in dict.fromkeys(point.family for point in points):
-        for faint in (True, False):
-            among = [
-                point
-                for point, is_on in zip(points, optimal, strict=True)
-                if point.family == family and is_on != faint
-            ]
-            if among:
-                label = f"{family}, not optimal" if faint else family
-                x, y = [point.spent for point in among], [point.error for point in among]
-                series.append(Series(label, x, y, group=family, faint=faint))
+        groups |= {(family, True): [], (family, False): []}
+    for point, is_on in zip(points, frontier(points), strict=True):
+        groups[point.family, not is_on].append(point)
+    series = [
+        Series(
+            f"{family}, not optimal" if faint else family,
+            [point.spent for point in among],
+            [point.error for point in among],
+            group=family,
+            faint=faint,
+        )
+        for (family, faint), among in groups.items()
+        if among
+    ]
     positive = all(point.error > 0 and point.spent > 0 for point in points)
     return Panel(heading, x_label, y_label, "points", series, log_x=positive, log_y=positive)

@@ -1,7 +1,8 @@
 """What selection pays, in budgets: Traditional's budget for the same error over the method's."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
 
@@ -13,8 +14,10 @@ from siftback.lab.figures.budget_ratios import (
     BudgetRatio,
     budget_ratio,
 )
-from siftback.lab.figures.configurations import argument, best_end, group_by_settings, task
-from siftback.lab.figures.figure import Figure, Grid, Missing, Panel, Series
+from siftback.lab.figures.curves import best_end
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.figure import Panel, Series
+from siftback.lab.figures.titles import argument, group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
@@ -77,6 +80,11 @@ class MethodRatio(NamedTuple):
         low, high = self.ratio.low, self.ratio.high
         return "–" if low is None else f"{low} to {high}"  # noqa: RUF001
 
+    @property
+    def reaches(self) -> bool:
+        """Whether it is the goal or more."""
+        return self.ratio.ratio.side != "below" and self.ratio.ratio.value >= GOAL
+
 
 def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
     """Returns the budget ratio of each method at each budget of each experiment."""
@@ -96,55 +104,40 @@ def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
     return ratios
 
 
-def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
+def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The budget ratio of each method at each budget, with its interval.
 
     Comparisons by budget that differ in nothing else are one experiment; it needs Traditional at
     five budgets or more. See :mod:`siftback.lab.figures.budget_ratios` for the formula.
     """
-    name, title = "pays", "Budget ratios: Traditional's budget for the same end, over the method's"
-    columns = ["data and model", "method", "budget", "seeds", "error or loss"]
-    columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
-    columns += ["epochs over budget"]
     measured = experiments(comparisons)
     methods = method_ratios(measured)
-    if not methods:
-        why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
-        return Missing(name, title, f"{why} siftback run pays")
-    rows = []
-    by_title: dict[str, list[MethodRatio]] = {}
     for method in methods:
-        by_title.setdefault(method.experiment.title, []).append(method)
         ratio, metric = method.ratio.ratio, method.experiment.metric
-        rows.append(
-            [
-                *(method.experiment.title, method.label, f"{method.budget:g}"),
-                *(str(method.ratio.seeds), metric.written(method.end)),
-                *(str(Bounded(ratio.value * method.budget, ratio.side)), str(ratio)),
-                *(method.interval, f"{method.epochs:.2f}"),
-            ]
-        )
-    machines = {experiment.title: sorted(set(experiment.runs.machine)) for experiment in measured}
-    sentences = [
-        *(_ratio_sentence(title, group) for title, group in by_title.items()),
-        *_goal_sentences(methods),
-        *(
-            f"{title} was trained on {' and '.join(names)}, where the same seed ends at other "
-            "errors, so ratios near 1 may be the machines'. Repeat all of it on one."
-            for title, names in machines.items()
-            if len(names) > 1
-        ),
-    ]
-    return Grid(name, title, sentences, "Siftback", columns, rows)
+        row = [
+            *(method.experiment.title, method.label, f"{method.budget:g}"),
+            *(str(method.ratio.seeds), metric.written(method.end)),
+            *(str(Bounded(ratio.value * method.budget, ratio.side)), str(ratio)),
+            *(method.interval, f"{method.epochs:.2f}"),
+        ]
+        yield Finding(rows=[row])
+    for _, group in groupby(methods, lambda method: method.experiment.title):
+        yield Finding(_ratio_sentence(list(group)))
+    yield from map(Finding, _goal_sentences(methods))
+    for experiment in measured:
+        if len(names := sorted(set(experiment.runs.machine))) > 1:
+            yield Finding(
+                f"{experiment.title} was trained on {' and '.join(names)}, where the same seed "
+                "ends at other errors, so ratios near 1 may be the machines'. Repeat all of it on "
+                "one."
+            )
 
 
-def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Error or loss over the budget, of Traditional and of what was measured at several.
 
     A panel for each experiment that `ratios` has: the means over the seeds, and the seeds' range.
     """
-    name, title = "budgets", "What a budget buys: Traditional, and selection by remembered losses"
-    panels, sentences = [], []
     for experiment in experiments(comparisons):
         lines = {label: ends for label, ends in experiment.ends.items() if len(ends) > 1}
         if len(lines) < 2:
@@ -156,15 +149,9 @@ def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
             for label, ends in sorted(lines.items(), key=lambda line: line[0] != TRADITIONAL)
         ]
         positive = min(min(line.y) for line in series) > 0
-        x_label, y_label = "budget, in epochs of Traditional", experiment.metric.axis
-        panels.append(
-            Panel(experiment.title, x_label, y_label, "line", series, log_x=True, log_y=positive)
-        )
-        sentences.append(_best_end(experiment, lines))
-    if not panels:
-        why = f"No method beside Traditional's curve of {LEAST_POINTS} budgets. Record some:"
-        return Missing(name, title, f"{why} siftback run pays")
-    return Figure(name, title, sentences, "Siftback", {"budget": panels})
+        labels = "budget, in epochs of Traditional", experiment.metric.axis
+        panel = Panel(experiment.title, *labels, "line", series, log_x=True, log_y=positive)
+        yield Finding(_best_end(experiment, lines), views={"budget": [panel]})
 
 
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
@@ -201,7 +188,7 @@ def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     return [
         group
-        for group in group_by_settings(comparisons, _VARIED).values()
+        for group in group_by_settings(comparisons, _VARIED)
         if len(
             {
                 argument(comparison, "budget")
@@ -228,52 +215,46 @@ def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
     return best_end(title, experiment.metric, best, means[best], baseline)
 
 
-def _ratio_sentence(title: str, ratios: Sequence[MethodRatio]) -> str:
-    """Returns the ratios of the methods that were measured at the most budgets.
+def _ratio_sentence(ratios: Sequence[MethodRatio]) -> str:
+    """Returns the ratios of an experiment's methods that were measured at the most budgets.
 
     Also the budget at which Traditional's mean is lowest, if it is not the largest.
     """
-    methods: dict[str, list[tuple[float, str]]] = {}
-    for method in ratios:
-        methods.setdefault(method.label, []).append((method.budget, str(method.ratio.ratio)))
-    most = max(map(len, methods.values()))
-    above = sum(method.ratio.low is not None and method.ratio.low.exceeds(1) for method in ratios)
-    means = {budget: fmean(ends.values()) for budget, ends in ratios[0].experiment.curve.items()}
-    lowest = min(means, key=means.__getitem__)
+    experiment, methods = ratios[0].experiment, Counter(method.label for method in ratios)
     listing = "; ".join(
-        f"{label} {', '.join(f'{ratio} ({budget:g} epochs)' for budget, ratio in group)}"
-        for label, group in methods.items()
-        if len(group) == most
+        f"{label} "
+        + ", ".join(
+            f"{method.ratio.ratio} ({method.budget:g} epochs)"
+            for method in ratios
+            if method.label == label
+        )
+        for label, count in methods.items()
+        if count == max(methods.values())
     )
+    above = sum(method.ratio.low is not None and method.ratio.low.exceeds(1) for method in ratios)
+    means = {budget: fmean(ends.values()) for budget, ends in experiment.curve.items()}
+    lowest = min(means, key=means.__getitem__)
     end = f" Traditional ends lowest at {lowest:g} epochs." if lowest < max(means) else ""
     return (
-        f"{title}: {listing}. In all {above} of {len(ratios)} ratios are above 1 with their whole "
-        f"interval.{end}"
+        f"{experiment.title}: {listing}. In all {above} of {len(ratios)} ratios are above 1 with "
+        f"their whole interval.{end}"
     )
 
 
-def _goal_sentences(ratios: Sequence[MethodRatio]) -> list[str]:
-    """Returns where each method, at several budgets of an experiment, reaches the goal."""
-    methods: dict[str, dict[str, list[MethodRatio]]] = {}
-    for method in ratios:
-        by_title = methods.setdefault(method.label, {})
-        by_title.setdefault(method.experiment.title, []).append(method)
-    sentences = []
-    for label, by_title in methods.items():
-        if max(map(len, by_title.values())) < 2:
-            continue
-        budgets = {
-            title: [f"{method.budget:g}" for method in group if _reaches(method.ratio)]
-            for title, group in by_title.items()
-        }
-        where = "; ".join(
-            f"{title} ({', '.join(those)} epochs)" for title, those in budgets.items() if those
-        )
-        count = f"{sum(map(len, budgets.values()))} of {sum(map(len, by_title.values()))} cases"
-        cases = f"{count}: {where}" if where else count
-        sentences.append(f"{label} reaches {GOAL:g} times the budget in {cases}.")
-    return sentences
-
-
-def _reaches(ratio: BudgetRatio) -> bool:
-    return ratio.ratio.side != "below" and ratio.ratio.value >= GOAL
+def _goal_sentences(ratios: Sequence[MethodRatio]) -> Iterator[str]:
+    """Yields where each method, at several budgets of an experiment, reaches the goal."""
+    columns = ["label", "title", "budget", "reaches"]
+    table = pd.DataFrame(
+        [
+            (method.label, method.experiment.title, f"{method.budget:g}", method.reaches)
+            for method in ratios
+        ],
+        columns=columns,
+    )
+    for label, cases in table.groupby("label", sort=False):
+        if cases.title.value_counts().max() > 1:
+            budgets = cases[cases.reaches].groupby("title", sort=False).budget.agg(", ".join)
+            where = "; ".join(f"{title} ({listing} epochs)" for title, listing in budgets.items())
+            count = f"{cases.reaches.sum()} of {len(cases)} cases"
+            end = f"{count}: {where}" if where else count
+            yield f"{label} reaches {GOAL:g} times the budget in {end}."

@@ -5,43 +5,26 @@ from collections.abc import Callable, Iterable, Sequence
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.data.load import load
-from siftback.lab.figures.configurations import argument
-from siftback.lab.figures.figure import Gallery, Missing, Picture
+from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.figure import Picture
+from siftback.lab.figures.titles import argument
 from siftback.lab.records.comparison_record import Comparison
 
-Described = tuple[list[Picture], str]
 
-
-def build_gallery(
-    name: str,
-    title: str,
-    source: str,
-    why: str,
-    entries: Iterable[tuple[str, Comparison, Callable[[ImageData], Described]]],
-) -> Gallery | Missing:
-    """Makes a gallery of several comparisons.
+def with_images(
+    title: str, comparison: Comparison, picture: Callable[[ImageData], Finding]
+) -> Finding:
+    """Returns a finding in pictures, or why there is none where the images cannot be read.
 
     Args:
-        name: Of the analysis.
-        title: Its heading.
-        source: The paper and its figure.
-        why: The reason where there are no entries.
-        entries: Of each comparison its title, itself, and what makes pictures and a sentence from
-            its training examples. Those whose images cannot be read are left out.
+        title: The comparison's.
+        comparison: The comparison.
+        picture: Makes the finding from its training examples.
     """
-    pictures: list[Picture] = []
-    sentences = []
-    for heading, comparison, describe in entries:
-        try:
-            shown, sentence = describe(load_training_set(comparison))
-        except ConfigError as error:
-            why = f"The images of {heading} cannot be had ({error})"
-            continue
-        pictures += shown
-        sentences.append(sentence)
-    if not pictures:
-        return Missing(name, title, why)
-    return Gallery(name, title, sentences, source, pictures)
+    try:
+        return picture(load_training_set(comparison))
+    except ConfigError as error:
+        return Finding(missing=f"The images of {title} cannot be had ({error})")
 
 
 def load_training_set(comparison: Comparison) -> ImageData:

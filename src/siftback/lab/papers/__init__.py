@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from siftback.lab.figures.configurations import task
+from siftback.lab.figures.titles import task
 from siftback.lab.papers import ours
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.formatting import counted

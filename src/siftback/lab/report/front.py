@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from siftback.errors import ConfigError
+from siftback.lab.figures import ANALYSES
 from siftback.lab.figures.budget_ratios import budget_ratio
 from siftback.lab.figures.drawing import FORMATS, render
-from siftback.lab.figures.figure import Missing
-from siftback.lab.figures.pays import Experiment, curves, experiments
+from siftback.lab.figures.figure import Figure, Missing
+from siftback.lab.figures.pays import Experiment, experiments
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown
@@ -106,9 +107,10 @@ def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:
     """
     if path.suffix[1:] not in FORMATS:
         raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
-    figure = curves(comparisons)
+    figure = ANALYSES["budgets"](comparisons)
     if isinstance(figure, Missing):
         raise ConfigError(f"{path}: {figure.why}")
+    assert isinstance(figure, Figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(render(figure, path.suffix[1:]))
 

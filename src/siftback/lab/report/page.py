@@ -10,16 +10,18 @@ from typing import Any
 from markupsafe import Markup
 
 from siftback import __version__
-from siftback.lab.figures import ANALYSES, analyse, export_csv, read, write_analysis
-from siftback.lab.figures.configurations import AXES, configurations, setup
+from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.curves import AXES
 from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing
+from siftback.lab.figures.reading import read
 from siftback.lab.figures.styles import assign_styles
-from siftback.lab.figures.writing import format_rows
+from siftback.lab.figures.titles import setup
+from siftback.lab.figures.writing import export_csv, format_rows, write_analysis
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
-from siftback.lab.records.frame import machine_of, read_runs
+from siftback.lab.records.frame import in_order, machine_of, read_runs
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
 from siftback.lab.report.embedding import (
@@ -126,10 +128,10 @@ def render_page(
     judged = verdicts(comparisons)
     described = [describe_comparison(name, comparison) for name, comparison in named(comparisons)]
     figures = [analysis for analysis in analyses if isinstance(analysis, Figure)]
-    every = [config for comparison in comparisons for config in configurations(comparison)]
-    strategy_of = {config.family: config.family for config in every}
+    runs = [run for comparison in comparisons for run in in_order(comparison.runs)]
+    strategy_of = {run.family: run.family for run in runs}
     strategies = list(strategy_of)
-    strategy_of |= {config.label: config.family for config in every}
+    strategy_of |= {run.label: run.family for run in runs}
     keys = (key for figure in figures for key in figure.keys)
     shared = assign_styles(key for key in keys if key[0] in strategy_of)
     templates = read_templates(

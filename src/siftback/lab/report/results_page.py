@@ -17,12 +17,12 @@ from urllib.parse import quote
 import pandas as pd
 
 from siftback.errors import ConfigError
-from siftback.lab.figures.configurations import task
-from siftback.lab.figures.figure import Missing
-from siftback.lab.figures.learning_rates import by_rate
+from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.figure import Grid
 from siftback.lab.figures.noise import NoisyEnd, noisy_ends, with_wrong_labels
-from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves, ratios
+from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
+from siftback.lab.figures.titles import task
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
@@ -79,7 +79,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     at_rates, damaged_rates = _read_within(
         path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
     )
-    rates = by_rate(at_rates)
+    rates = ANALYSES["rates"](at_rates)
     shared, tuned, damaged_tuning = _tuning(results / TUNING)
     templates = read_templates(
         markdown=markdown, counted=counted, goals=_goals, by_setting=_by_setting
@@ -87,7 +87,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     text = templates.get_template("results.md.j2").render(
         name=results.name,
         link=f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/",
-        ratios=ratios(comparisons),
+        ratios=ANALYSES["pays"](comparisons),
         budgets=_by_budget(method_ratios(experiments(comparisons))),
         wrong_labels=_by_method(noisy_ends(comparisons)),
         judged=judged,
@@ -98,7 +98,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         papers=short(results) if (results / RUNS).is_dir() else [],
         benchmarks=benchmarks,
         damaged_benchmarks=damaged_benchmarks,
-        rates=[] if isinstance(rates, Missing) else format_rows(rates),
+        rates=format_rows(rates) if isinstance(rates, Grid) else [],
         damaged_rates=damaged_rates,
         shared=facts_line(shared),
         tuned=tuned,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from scipy.special import stdtr
 
-from siftback.lab.figures.configurations import argument, noun_of, setup
+from siftback.lab.figures.titles import argument, noun_of, setup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted
 from siftback.lab.records.frame import (

@@ -1,0 +1,76 @@
+"""Figures, tables and galleries from findings, and from their words in ``figures.toml``."""
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from siftback.lab.figures.figure import (
+    Analysis,
+    Cell,
+    Figure,
+    Gallery,
+    Grid,
+    Missing,
+    Panel,
+    Picture,
+)
+from siftback.lab.records.comparison_record import Comparison
+
+WORDS: dict[str, dict[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("figures.toml").read_text(encoding="utf-8")
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A part of a figure, a table or a gallery: mostly that of one comparison.
+
+    Attributes:
+        sentence: The finding in numbers; empty where there is none.
+        noun: What its runs are judged by, where the title says so.
+        views: Panels by view, the first view being the usual one.
+        rows: Rows of a table.
+        pictures: Pictures of a gallery.
+        missing: The reason where it has none of these.
+    """
+
+    sentence: str = ""
+    noun: str = ""
+    views: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
+    rows: Sequence[Sequence[Cell]] = ()
+    pictures: Sequence[Picture] = ()
+    missing: str = ""
+
+
+Find = Callable[[Sequence[Comparison]], Iterable[Finding]]
+
+
+def describe(name: str, find: Find, comparisons: Sequence[Comparison]) -> Analysis:
+    """Joins findings under the words of their figure, table or gallery.
+
+    Args:
+        name: A key of `WORDS`.
+        find: Finds the numbers.
+        comparisons: What to look at.
+    """
+    words, findings = WORDS[name], list(find(comparisons))
+    nouns = {finding.noun for finding in findings if finding.noun}
+    nouns = nouns or {comparison.metric.noun for comparison in comparisons if comparison.runs}
+    noun = " or ".join(sorted(nouns)) or "error"
+    title, source = words["title"].format(noun), words["source"]
+    sentences = [finding.sentence for finding in findings if finding.sentence]
+    views: dict[str, list[Panel]] = {}
+    for view, panels in (item for finding in findings for item in finding.views.items()):
+        views.setdefault(view, []).extend(panels)
+    if any(views.values()):
+        return Figure(name, title, sentences, source, views)
+    if rows := [row for finding in findings for row in finding.rows]:
+        percent = ", %" if noun == "error" else ""
+        columns = [column.format(noun, percent=percent) for column in words["columns"]]
+        return Grid(name, title, sentences, source, columns, rows)
+    if pictures := [picture for finding in findings for picture in finding.pictures]:
+        return Gallery(name, title, sentences, source, pictures)
+    reasons = [words["missing"], *(finding.missing for finding in findings if finding.missing)]
+    return Missing(name, title, reasons[-1])

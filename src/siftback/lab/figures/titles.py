@@ -1,0 +1,92 @@
+"""What comparisons are called, and which of them belong together."""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from siftback.errors import ConfigError
+from siftback.lab import models
+from siftback.lab.data.data_set import NOUNS
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import listed
+
+
+def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
+    """Returns the value of a setting of a comparison."""
+    return (comparison.environment.get("arguments") or {}).get(name, otherwise)
+
+
+def group_by_settings(
+    comparisons: Iterable[Comparison], varied: Iterable[str]
+) -> list[list[Comparison]]:
+    """Returns the comparisons of equal settings together, in their order.
+
+    Args:
+        comparisons: The comparisons.
+        varied: Names of the settings that may differ.
+    """
+    groups: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        settings = comparison.environment.get("arguments") or {}
+        shared = {key: value for key, value in settings.items() if key not in varied}
+        # Records by hand may differ in what their settings do not say.
+        key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
+        groups.setdefault(key, []).append(comparison)
+    return list(groups.values())
+
+
+def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
+    """Returns the comparisons that hold a run, each with a title of its own.
+
+    It names model, data and the share of wrong labels; where that is not enough, of how many
+    examples, the learning rates, the batches, and last the folder.
+    """
+    recorded = [comparison for comparison in comparisons if comparison.runs]
+    titles = [_with_noise(comparison) for comparison in recorded]
+    details: list[Callable[[Comparison], str]] = [
+        images,
+        lambda comparison: f", {argument(comparison, 'rate', 'unknown')} rates",
+        lambda comparison: f", batches of {argument(comparison, 'batch_size', 'unknown size')}",
+        lambda comparison: f" ({comparison.folder.name})",
+        lambda comparison: f" in {comparison.folder.resolve().parent.name}",
+    ]
+    for detail in details:
+        seen: dict[str, set[str]] = {}
+        for title, comparison in zip(titles, recorded, strict=True):
+            seen.setdefault(title, set()).add(detail(comparison))
+        titles = [
+            title + detail(comparison) if len(seen[title]) > 1 else title
+            for title, comparison in zip(titles, recorded, strict=True)
+        ]
+    return list(zip(titles, recorded, strict=True))
+
+
+def _with_noise(comparison: Comparison) -> str:
+    wrong = argument(comparison, "flip", 0.0)
+    return f"{setup(comparison)}{f', {wrong:.0%} of the labels wrong' if wrong else ''}"
+
+
+def setup(comparison: Comparison) -> str:
+    """Returns model and data in words."""
+    runs = comparison.runs
+    return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
+
+
+def task(comparison: Comparison) -> str:
+    """Returns model and data in words, and the number of examples where not all."""
+    return f"{setup(comparison)}{images(comparison)}"
+
+
+def images(comparison: Comparison) -> str:
+    """Returns the number of training examples for the end of a name; empty for all."""
+    limit = argument(comparison, "train_limit")
+    return f" ({limit:,} {noun_of(comparison)})" if limit else ""
+
+
+def noun_of(comparison: Comparison) -> str:
+    """Returns the noun of its training examples: images, texts or windows."""
+    model = str(argument(comparison, "model", "cnn"))
+    try:
+        return NOUNS[models.find_architecture(model).takes]
+    except ConfigError:  # a model of another release
+        return "examples"

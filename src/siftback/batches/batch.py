@@ -3,7 +3,7 @@
 import copy
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,13 +43,24 @@ class Batch:
     lists: Lists | None = None
     requested: int | None = None
 
-    def take(self, rows: Tensor, weights: Tensor | None = None) -> "Batch":
-        """Returns a copy of some rows, int64[k], with the weights that these have from now on."""
+    def take(self, rows: Tensor) -> "Batch":
+        """Returns a copy of some rows, int64[k], without weights."""
         indices = self.indices
         if indices is not None:
             indices = indices[rows.to(indices.device)]
         data = tree.take(self.data, rows, self.lists)
-        return Batch(data, len(rows), indices, weights, lists=self.lists)
+        return Batch(data, len(rows), indices, lists=self.lists)
+
+    def keep(self, rows: Tensor, weights: Tensor) -> "Batch":
+        """Returns some rows, int64[k] in ascending order, with their weights from now on."""
+        batch = self.take(rows) if len(rows) < self.size else self
+        return replace(batch, weights=weights.to(tree.device(self.data)))
+
+    def loss_weights(self) -> Tensor:
+        """Returns float32[N], the loss weights of its examples."""
+        if self.weights is None:
+            return torch.ones(self.size, device=tree.device(self.data), dtype=torch.float32)
+        return self.weights
 
     def split(self, count: int) -> tuple["Batch", "Batch"]:
         """Returns the first ``count`` examples and the others, as views."""

@@ -1,5 +1,6 @@
 """Pooling selected examples into full batches."""
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -134,15 +135,20 @@ class Pool:
             to_come: Examples that this epoch still adds, where that is known: the batch before
                 the last one then leaves it a second row.
         """
-        return (batch.data for batch in self.release_full(to_come))
+        known = math.inf if to_come is None else to_come
+        return (batch.data for batch in self.release_full(known))
 
-    def release_full(self, to_come: int | None = None) -> Iterator[Batch]:
-        """Releases batches as `full_batches` does, with what belongs to their examples."""
+    def release_full(self, to_come: float) -> Iterator[Batch]:
+        """Releases batches as `full_batches` does, with what belongs to their examples.
+
+        Args:
+            to_come: Examples that this epoch still adds; infinity where that is not known.
+        """
         while self._pooled >= (size := self._next_size(self._pooled, to_come)):
             yield self._release(size)
 
-    def ready(self, to_come: int | None = None) -> int:
-        """Returns the number of batches that `full_batches` releases now."""
+    def ready(self, to_come: float) -> int:
+        """Returns the number of batches that `release_full` releases now."""
         count, pooled = 0, self._pooled
         while pooled >= (size := self._next_size(pooled, to_come)):
             count, pooled = count + 1, pooled - size
@@ -239,10 +245,10 @@ class Pool:
             return Batch(data, size)
         return Batch(data, count, lists=self.lists) if size in (None, count) else Batch(data, size)
 
-    def _next_size(self, pooled: int, to_come: int | None) -> int:
+    def _next_size(self, pooled: int, to_come: float) -> int:
         """Returns the size of the next batch, if so many examples were pooled."""
         size = self.batch_size
-        if to_come is None or self.drop_last or size == 1 or pooled + to_come != size + 1:
+        if self.drop_last or size == 1 or pooled + to_come != size + 1:
             return size
         if size == 2:
             return 3

@@ -1,38 +1,275 @@
-"""One way to training batches: a rule chooses the examples of an epoch before any is read.
+"""The other way to training batches: a rule chooses the examples of an epoch before any is read.
 
 rule.draw ─► order ─► DataLoader ─► batch ─► your forward ─► loader.loss ─► rule.update
 """
 
+import math
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
 
 from siftback.batches import tree
 from siftback.batches.batch import Batch
+from siftback.batches.indices import IndexCheck, check_length, length_of
+from siftback.batches.order import (
+    batches_of,
+    has_indices_within,
+    is_plain,
+    is_trackable,
+    sampler_of,
+)
+from siftback.epochs.epoch_draw import EpochDraw
+from siftback.epochs.loader_order import FilteredSampler, repeats
+from siftback.epochs.sampler import check_rule_fits
+from siftback.errors import BatchError
 from siftback.loader.pipeline import Epoch, Pipeline
+from siftback.loader.wrapped import check_each_once, is_own_size, no_indices, read_of
 
 
-def before_reading(pipeline: Pipeline, epoch: Epoch) -> Iterator[Batch]:
-    """Yields the batches of an epoch whose examples a rule drew, as the wrapped loader reads them.
+@dataclass(eq=False, kw_only=True)
+class DrawingPipeline(Pipeline):
+    """Training batches of the examples that a rule draws for each epoch before they are read.
 
-    Args:
-        pipeline: The objects of the loader.
-        epoch: The epoch, which was drawn.
+    They are the batches of the wrapped loader where these are full, else of the pool. A rule that
+    scoring passes refresh selects among the examples of each batch in epochs with a pass.
 
-    Raises:
-        BatchError: If a batch is empty, or its indices are not known, or there is none.
+    Attributes:
+        draw: Draws the examples.
+        regroups: Whether the pool may make other batches than the wrapped loader's.
+        reads_drawn: Whether what was not drawn is not read either.
+        gives_as_read: Whether batches of drawn examples are training batches as they are read.
     """
-    source, draw = pipeline.source, pipeline.draw
-    assert draw is not None
-    for batch in source.batches():
-        batch = pipeline.admit(batch)
-        if draw.draws:
-            pipeline.stats.considered += batch.size
-            pipeline.stats.kept += batch.size
-            if draw.reweights and batch.indices is not None:
-                weights = draw.weights_of(batch.indices).to(tree.device(batch.data))
-                batch = replace(batch, weights=weights)
-        if pipeline.batches is None and source.position == 0:
-            pipeline.count_batches(epoch.number)  # what a sampler gives is known with its first
-        source.position += 1
-        yield batch
-    pipeline.end_source(epoch)
+
+    draw: EpochDraw
+    regroups: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        source, draw, batches = self.source, self.draw, batches_of(self.source.loader)
+        self.rule, self.is_common = draw.rule, draw.is_common
+        self._length = length_of(getattr(self.wrapped, "dataset", None))
+        # A loader of another kind than a DataLoader that leaves examples out itself.
+        self._set_drawn = None if source.is_ordered else getattr(self.wrapped, "only", None)
+        self.reads_drawn = source.is_ordered or bool(self._set_drawn)
+        self.leaves_out_read = not self.reads_drawn
+        self.splits = self.regroups or not self.reads_drawn
+        if self.selection:
+            self.splits = True
+            self.leaves_out_read |= self.selection.leaves_out
+        inner = getattr(batches, "sampler", None)
+        self.gives_as_read = (
+            source.is_ordered
+            # Else a last batch of a single row is only known as it comes.
+            and hasattr(getattr(inner, "sampler", inner), "__len__")
+            and is_plain(batches)
+            and not self.regroups
+            and self.pool.drop_last == batches.drop_last
+        )
+        self._check: IndexCheck | None = None
+        if not self.gives_as_read or draw.sampler is not None:
+            # A sampler of the user's own repeats what it is meant to.
+            may_repeat = repeats(sampler_of(self.wrapped)) or draw.sampler is not None
+            may_repeat |= has_indices_within(source.loader)
+            rows_of = draw.rows_of if draw.rule.shards else None
+            self._check = IndexCheck(self.examples, repeats=may_repeat, rows_of=rows_of)
+
+    @property
+    def lr_scale(self) -> float:
+        """See `Pipeline.lr_scale`."""
+        return self.draw.lr_scale
+
+    @property
+    def left_out(self) -> Tensor:
+        """See `Pipeline.left_out`."""
+        return self.draw.left_out
+
+    @property
+    def reweights(self) -> bool:
+        """See `Pipeline.reweights`."""
+        selects = bool(self.selection and self.selection.selector.reweights)
+        return self.draw.reweights or selects
+
+    def training_batches(self, epoch: Epoch) -> Iterator[Any]:
+        """See `Pipeline.training_batches`; full batches are given as they are read."""
+        source, draw, stats = self.source, self.draw, self.stats
+        selects = self.selection and not draw.draws
+        if selects or len(self.pool) or not self.gives_as_read:
+            yield from super().training_batches(epoch)
+            return
+        for read in source.batches():
+            batch = self.admit(read)
+            if draw.draws:
+                stats.considered += batch.size
+                stats.kept += batch.size
+                if draw.reweights:
+                    weights = self._weights_of(batch).to(tree.device(batch.data))
+                    batch = replace(batch, weights=weights)
+            if self.known_steps is None and source.position == 0:
+                self.count_batches(epoch.number)  # what a sampler gives is known with its first
+            source.position += 1
+            yield self.give(batch, epoch)
+        self.end_source(epoch)
+
+    def admit(self, batch: Batch) -> Batch:
+        """Checks a batch as `Pipeline.admit` does, and its indices; counts its examples.
+
+        Raises:
+            BatchError: As there, or if its indices are missing or wrong.
+        """
+        draw, source, indices = self.draw, self.source, batch.indices
+        if indices is None:
+            raise BatchError(f"{source.place}: {no_indices(type(draw.rule).__name__, source)}")
+        admitted = super().admit(batch)
+        count = batch.requested or batch.size
+        self.stats.seen += count
+        if draw.draws and self.reads_drawn:
+            self._count_unread(draw.advance(count) - count)
+        if self._check:
+            self._check.check(indices, source.place)
+            draw.admit(indices)
+        return admitted
+
+    def select(self, batch: Batch) -> Batch:
+        """See `Pipeline.select`."""
+        if self.draw.draws:
+            weights = self._weights_of(batch)
+            rows = weights.nonzero().squeeze(1)
+            return batch.keep(rows, weights[rows])
+        if self.selection:
+            is_pass = self.draw.is_pass(self.source.epoch)
+            return self.select_by_scores(self.selection, batch, is_pass=is_pass)
+        return batch
+
+    def count_scored(self, batch: Batch, scores: Tensor) -> None:
+        """See `Pipeline.count_scored`."""
+        super().count_scored(batch, scores)
+        indices: Any = batch.indices
+        self.draw.rescore(indices, scores.float().cpu(), self.source.epoch)
+
+    def check_lengths(self) -> None:
+        """See `Pipeline.check_lengths`."""
+        if self._length is not None:
+            dataset = getattr(self.source.loader, "dataset", None)
+            check_length("SelectiveLoader", self._length, dataset)
+            if self.examples is not None:
+                check_rule_fits(self.draw.rule, self.examples)
+
+    def begin_whole_epoch(self, number: int, *, again: bool) -> None:
+        """See `Pipeline.begin_whole_epoch`."""
+        super().begin_whole_epoch(number, again=again)
+        started = time.perf_counter()
+        self._begin_check()
+        self.draw.begin(number, again=again)
+        self._pass_drawn()
+        self.stats.seconds_selection += time.perf_counter() - started
+
+    def leaves_out_unread(self) -> bool:
+        """See `Pipeline.leaves_out_unread`."""
+        return self.draw.leaves_out
+
+    def end_source(self, epoch: Epoch) -> None:
+        """See `Pipeline.end_source`."""
+        if self.draw.draws and self.reads_drawn:
+            self._count_unread(self.draw.remaining)
+        super().end_source(epoch)
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        """See `Pipeline.end_epoch`."""
+        pool, is_empty = self.pool, self.stats.released == epoch.released_before
+        if self.draw.draws and pool.drop_last is True and is_empty:
+            raise BatchError(
+                f"the examples drawn for epoch {epoch.number} make no batch of "
+                f"{pool.batch_size} with drop_last=True: give smaller batches, keep more, or "
+                "give drop_last=False"
+            )
+        super().end_epoch(epoch)
+
+    def plan_rows(self, number: int) -> tuple[int, bool]:
+        """See `Pipeline.plan_rows`."""
+        draw, loader = self.draw, self.source.loader
+        if self.selection and draw.plans_pass(number):
+            return self.scored_rows(self.selection, number)
+        sampler = sampler_of(loader)
+        whole = sampler.whole if isinstance(sampler, FilteredSampler) else None
+        count = draw.count(number, whole)
+        if count is None:
+            raise self._not_counted()
+        check_each_once(loader)
+        is_whole = count == (draw.count_whole if whole is None else whole)
+        return read_of(loader, count // draw.world), is_whole
+
+    def begun_rows(self, number: int) -> tuple[int, bool]:
+        """See `Pipeline.begun_rows`."""
+        draw, loader = self.draw, self.source.loader
+        if self.selection and draw.is_pass(number):
+            return self.scored_rows(self.selection, number)
+        if is_trackable(loader) and is_plain(batches_of(loader)):
+            return read_of(loader, len(sampler_of(loader))), not draw.leaves_out
+        check_each_once(loader)
+        return read_of(loader, draw.drawn // draw.world), not draw.leaves_out
+
+    def estimate_to_come(self, number: int) -> float:
+        """See `Pipeline.estimate_to_come`."""
+        draw, loader = self.draw, self.source.loader
+        if draw.is_pass(number) or not is_trackable(loader) or draw.to_read is None:
+            return math.inf
+        # A batch sampler of the user's own may give fewer, of which nothing depends on this.
+        is_own = not draw.draws and is_own_size(loader, self.pool)
+        return math.inf if is_own else draw.to_read
+
+    def check_counted(self, number: int) -> None:
+        """See `Pipeline.check_counted`."""
+        super().check_counted(number)
+        if self.draw.rule.count(number) is None:
+            raise self._not_counted()
+
+    def members(self) -> dict[str, Any]:
+        """See `Pipeline.members`."""
+        return {**super().members(), "draw": self.draw}
+
+    def load_flow(self, state: dict[str, Any], progress: tuple[int, int] | None = None) -> None:
+        """Goes on as `Pipeline.load_flow` does.
+
+        Args:
+            state: The saved state.
+            progress: The progress of the draw, to go back to; None where that was loaded.
+        """
+        super().load_flow(state)
+        self._begin_check()  # as batches that were done do not come here again
+        self._pass_drawn()
+        if progress:
+            self.draw.progress = progress
+        if self.loaded:
+            self.loaded = partial(self.load_flow, state, self.draw.progress)
+
+    def _weights_of(self, batch: Batch) -> Tensor:
+        """Returns float32[N], the weights that examples were drawn with, 0 for those left out."""
+        indices: Any = batch.indices  # which `admit` has made sure of
+        return self.draw.weights_of(indices)
+
+    def _begin_check(self) -> None:
+        if self._check:
+            self._check.begin_epoch()
+
+    def _pass_drawn(self) -> None:
+        """Passes what was drawn to a wrapped loader that leaves examples out itself."""
+        if self._set_drawn:
+            draw = self.draw
+            self._set_drawn(draw.weights.nonzero().squeeze(1) if draw.draws else None)
+
+    def _count_unread(self, count: int) -> None:
+        """Counts examples that were left out unread, as seen and considered too."""
+        self.stats.seen += count
+        self.stats.considered += count
+        self.stats.unread += count
+
+    def _not_counted(self) -> TypeError:
+        return TypeError(
+            f"how many examples {type(self.draw.rule).__name__} draws is not known before the "
+            "epoch begins: ask for len(loader) within the epoch, take a rule of a fixed count, "
+            "such as Memory, or follow loader.progress in place of a number of steps"
+        )

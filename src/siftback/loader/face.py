@@ -18,12 +18,11 @@ from siftback.batches.collating import TestedCollate
 from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.stats import Stats
-from siftback.errors import ConfigError
-from siftback.loader.after_reading import after_reading
-from siftback.loader.before_reading import before_reading
+from siftback.errors import ConfigError, StateError
+from siftback.loader.after_reading import ScoringPipeline
+from siftback.loader.before_reading import DrawingPipeline
 from siftback.loader.losses import LossRecord, watched_loss
 from siftback.loader.pipeline import Pipeline
-from siftback.loader.resume import OF_ALL, VERSION, check_loader_state, flow_state, load_flow
 from siftback.loader.selection import (
     BatchSelection,
     OnNonfinite,
@@ -37,9 +36,26 @@ from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.selection import Selector
-from siftback.state import load_all_or_none, seal
+from siftback.state import (
+    anything,
+    check_digest,
+    check_entries,
+    choice,
+    dict_of,
+    generator_state,
+    integer,
+    load_all_or_none,
+    optional,
+    seal,
+)
 from siftback.tensor_arguments import check_module
 
+VERSION = 5
+
+_OF_ALL = {"rank": None, "world": None}
+"""Settings in which processes differ, in a state of all of them together."""
+
+_FOUND_OUT = ("examples", "batch_size", "drop_last")  # perhaps not before the first batch
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
 
@@ -191,20 +207,23 @@ class SelectiveLoader:
         self._record = LossRecord(
             draw, on_nonfinite, self.stats, attach=attach, knows_indices=source.knows_indices
         )
-        self._pipeline = Pipeline(
-            wrapped=loader,
-            source=source,
-            draw=draw,
-            selection=selection,
-            schedule=self.schedule,
-            epochs=self.epochs,
-            model=model,
-            pool=resolve_pool(loader, pool),
-            regroups=regroups(loader, pool),
-            record=self._record,
-            stats=self.stats,
-            attach=attach,
-        )
+        shared: dict[str, Any] = {
+            "wrapped": loader,
+            "source": source,
+            "selection": selection,
+            "schedule": self.schedule,
+            "epochs": self.epochs,
+            "model": model,
+            "pool": resolve_pool(loader, pool),
+            "record": self._record,
+            "stats": self.stats,
+            "attach": attach,
+        }
+        self._pipeline: Pipeline
+        if draw is None:
+            self._pipeline = ScoringPipeline(**shared)
+        else:
+            self._pipeline = DrawingPipeline(draw=draw, regroups=regroups(loader, pool), **shared)
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within.
@@ -214,16 +233,14 @@ class SelectiveLoader:
         where a rule does not need losses, a single batch was taken.
         """
         epoch = self._pipeline.begin_epoch(self._common_settings())
-        way = before_reading if self._pipeline.chooses_before_reading else after_reading
         try:
-            for batch in way(self._pipeline, epoch):
-                yield self._pipeline.give(batch, epoch)
+            for batch in self._pipeline.training_batches(epoch):
+                yield batch
                 if self._pipeline.epoch is not epoch:
                     raise ConfigError(
                         "the loader was iterated again since this iterator gave a batch: take the "
                         "batches of one iter(loader) at a time"
                     )
-                self._pipeline.finish_step()
             self._pipeline.end_epoch(epoch)
         finally:
             epoch.is_open = False
@@ -259,14 +276,12 @@ class SelectiveLoader:
     @property
     def batch_size(self) -> int | None:
         """Examples per training batch; None before the first batch says so."""
-        pool = self._pipeline.pool
-        return None if pool is None else pool.batch_size
+        return self._pipeline.pool.batch_size or None
 
     @property
     def drop_last(self) -> bool:
         """Whether examples that fill no batch at an epoch's end are not given."""
-        pool = self._pipeline.pool
-        return pool is not None and pool.drop_last is not False
+        return self._pipeline.pool.drop_last is not False
 
     def steps(self, epoch: int) -> int:
         """Training batches of an epoch, from 0.
@@ -275,11 +290,7 @@ class SelectiveLoader:
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
-        check_integer("epoch", epoch, 0)
-        batches = self._pipeline.batches
-        if epoch == self._pipeline.current and batches is not None:
-            return batches
-        return self._pipeline.steps.of_epoch(epoch)
+        return self._pipeline.steps(check_integer("epoch", epoch, 0))
 
     @property
     def total_steps(self) -> int:
@@ -293,8 +304,7 @@ class SelectiveLoader:
             raise ConfigError(
                 "total_steps needs the length of training: give epochs= to the loader"
             )
-        steps = self._pipeline.steps
-        return sum(steps.of_epoch(epoch) for epoch in range(math.ceil(self.epochs)))
+        return self._pipeline.total_steps(math.ceil(self.epochs))
 
     def loss(
         self,
@@ -410,7 +420,7 @@ class SelectiveLoader:
         Raises:
             ConfigError: If the loop reads ahead, so that it could be that of several batches.
         """
-        return self._record.pending.current("weights").weights
+        return self._record.current("weights").weights
 
     @property
     def indices(self) -> Tensor:
@@ -419,7 +429,7 @@ class SelectiveLoader:
         Raises:
             ConfigError: If the loader does not know them, or the loop reads ahead.
         """
-        indices = self._record.pending.current("indices").indices
+        indices = self._record.current("indices").indices
         if indices is None:
             raise ConfigError(no_indices("loader.indices", self._pipeline.source))
         return indices
@@ -427,32 +437,27 @@ class SelectiveLoader:
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples left out unread of this epoch, or of the one just done."""
-        draw = self._pipeline.draw
-        return torch.arange(0) if draw is None else draw.left_out
+        return self._pipeline.left_out
 
     @property
     def lr_scale(self) -> float:
         """Factor of the learning rate in this epoch: 1 but for `Kakurenbo`."""
-        draw = self._pipeline.draw
-        return 1.0 if draw is None else draw.lr_scale
+        return self._pipeline.lr_scale
 
     @property
     def memory(self) -> EpochRule | None:
         """The rule that chooses before reading; None where none does."""
-        draw = self._pipeline.draw
-        return None if draw is None else draw.rule
+        return self._pipeline.rule
 
     @property
     def selector(self) -> Selector | None:
         """The selector among the examples of scored batches; None where nothing does."""
-        selection = self._pipeline.selection
-        return None if selection is None else selection.selector
+        return getattr(self._pipeline.selection, "selector", None)
 
     @property
     def scorer(self) -> Scorer | None:
         """The scorer of batches; None where nothing does."""
-        selection = self._pipeline.selection
-        return None if selection is None else selection.scorer
+        return getattr(self._pipeline.selection, "scorer", None)
 
     @property
     def epoch(self) -> int:
@@ -498,13 +503,11 @@ class SelectiveLoader:
         pipeline = self._pipeline
         pipeline.finish_step()
         # The state of all processes together.
-        is_common = self._is_common and pipeline.is_between_epochs
-        members = self._members().items()
+        is_common = pipeline.is_common and pipeline.is_between_epochs
         state = {
             "version": VERSION,
-            "settings": self._settings() | (OF_ALL if is_common else {}),
-            **flow_state(pipeline),
-            **{name: None if member is None else member.state_dict() for name, member in members},
+            "settings": self._settings() | (_OF_ALL if is_common else {}),
+            **pipeline.state_dict(),
             "generator": self._generator.get_state(),
         }
         # Seconds and PyTorch's global generator are each process's own, and a checkpoint of all
@@ -517,14 +520,35 @@ class SelectiveLoader:
         Raises:
             StateError: As for `load_state_dict`.
         """
-        check_loader_state(
-            self,
-            state,
-            self._settings(),
-            self._members(),
-            self._pipeline,
-            is_common=self._is_common,
-        )
+        version = state.get("version") if isinstance(state, dict) else None
+        if version != VERSION or isinstance(version, bool):
+            raise StateError(
+                f"a loader's state of version {version!r}; this release reads version "
+                f"{VERSION}: resume with the release that saved it"
+            )
+        check_digest(self, state)
+        settings = self._settings()
+        sizes = {
+            "drop_last": choice(None, False, True, "carry"),
+            "batch_size": optional(integer(1)),
+        }
+        checks = dict.fromkeys(settings, anything) | sizes
+        check_entries(self, state, {"settings": dict_of(checks)})
+        saved = state["settings"]
+        if self._pipeline.is_common and all(saved[name] is None for name in _OF_ALL):
+            settings |= _OF_ALL
+        for name in _OF_ALL:
+            if saved[name] != settings[name]:
+                raise StateError(
+                    f"the state was saved with {name}={saved[name]!r}, and this loader has "
+                    f"{name}={settings[name]!r}: each process loads its own state, with as many "
+                    "processes as saved theirs"
+                )
+        for name in _FOUND_OUT:
+            if None in (settings[name], saved[name]):
+                settings[name] = saved[name]
+        check_entries(self, state, {"generator": generator_state}, settings)
+        self._pipeline.check_state(self, state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another loader, built with the same arguments, was stopped.
@@ -534,48 +558,33 @@ class SelectiveLoader:
                 another wrapped loader, or damaged; this one is then as it was.
         """
         self.check_state(state)
-        members = self._members().items()
-        pairs = [(member, state[name]) for name, member in members if member is not None]
-        load_all_or_none(*pairs, finish=lambda: load_flow(self._pipeline, state))
+        pipeline = self._pipeline
+        pairs = [(member, state[name]) for name, member in pipeline.members().items()]
+        load_all_or_none(*pairs, finish=lambda: pipeline.load_flow(state))
         self._generator.set_state(state["generator"])
-
-    @property
-    def _is_common(self) -> bool:
-        draw = self._pipeline.draw
-        return draw is not None and draw.is_common
-
-    def _members(self) -> dict[str, Any]:
-        """Returns the objects with a state, besides the batches on their way; None without one."""
-        return {
-            "selector": self.selector,
-            "scorer": self.scorer,
-            "draw": self._pipeline.draw,
-            "record": self._record,
-        }
 
     def _settings(self) -> dict[str, Any]:
         """Returns the settings that a state must have been saved with to fit."""
-        selection, draw, pool = self._pipeline.selection, self._pipeline.draw, self._pipeline.pool
+        selection, pool = self._pipeline.selection, self._pipeline.pool
         rank, world = rank_and_world()
+        choices = {"memory": self.memory, "selector": self.selector, "scorer": self.scorer}
         return {
             "rank": rank,
             "world": world,
-            "memory": None if draw is None else type(draw.rule).__name__,
-            "selector": None if selection is None else type(selection.selector).__name__,
-            "keep": 1.0 if selection is None else selection.keep,
-            "scorer": None if selection is None else type(selection.scorer).__name__,
+            **{name: _name_of_class(value) for name, value in choices.items()},
+            "keep": getattr(selection, "keep", 1.0),
             **self.schedule.settings(self.epochs),
             "on_nonfinite": self._record.on_nonfinite,
             "exact": self._exact,
             "seed": self._seed,
             "examples": self._pipeline.examples,
-            "batch_size": None if pool is None else pool.batch_size,
-            "drop_last": None if pool is None else pool.drop_last,
+            "batch_size": pool.batch_size or None,
+            "drop_last": pool.drop_last if pool.batch_size else None,
         }
 
     def _common_settings(self) -> dict[str, Any]:
         """Returns the settings that all processes must have alike; of a common order, with it."""
-        pipeline, pool = self._pipeline, self._pipeline.pool
+        pipeline = self._pipeline
         source = pipeline.source.settings()
         order = source.get("source", source)
         settings = {
@@ -586,12 +595,16 @@ class SelectiveLoader:
             "epochs": self.epochs,
             "loss": self._loss,
             "attach": pipeline.attach,
-            "pad": None if pool is None else pool.pad,
+            "pad": pipeline.pool.pad,
         }
         del settings["rank"]
-        if pipeline.draw is None or not pipeline.shares_order:
+        if self.memory is None or not pipeline.shares_order:
             del settings["seed"]  # each may select by random numbers of its own
         if not pipeline.shares_order:  # but each has a data set of its own
             del settings["examples"]
             order = order | {"shuffle": None, "seed": None}
         return settings | {"loader": order}
+
+
+def _name_of_class(value: object) -> str | None:
+    return None if value is None else type(value).__name__

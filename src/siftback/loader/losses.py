@@ -1,6 +1,8 @@
 """Losses that training records: which batch they are of, and what becomes of them."""
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,7 +10,6 @@ from torch import Tensor
 
 from siftback.arguments import check_flag
 from siftback.batches.indices import check_indices
-from siftback.batches.pending import MOST_AHEAD, PendingBatch, PendingBatches
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
@@ -19,12 +20,43 @@ from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
 from siftback.tensor_arguments import is_dense
 
+MOST_AHEAD = 100
+"""The most batches that may wait for their losses: no loop reads further ahead."""
+
 _FEW = 5
 """Batches that a loop may have read before it trains on the first batch of an epoch."""
 
 
+@dataclass(eq=False)
+class PendingBatch:
+    """A batch that training was given, and whose losses it may still record.
+
+    Attributes:
+        weights: float32[b], its loss weights.
+        indices: int64[b], the dataset indices of its examples; None where unknown.
+        epoch: The epoch that it was given in.
+        needs_losses: Whether its losses are to be recorded.
+        needs_weights: Whether its weights are to be applied.
+        missing: The number of its examples without a recorded loss.
+        weights_used: Whether its weights were applied, or read.
+        was_read: Whether its weights or indices were read.
+    """
+
+    weights: Tensor
+    indices: Tensor | None
+    epoch: int
+    needs_losses: bool
+    needs_weights: bool
+    missing: int
+    weights_used: bool = False
+    was_read: bool = False
+
+
 class LossRecord:
-    """Matches losses with the batches given, and gives them to a rule.
+    """Matches losses with the batches that training was given, and gives them to a rule.
+
+    A loop may read batches ahead of the one that it trains on. Losses are then of the batch that
+    was given first among those without; their number is never guessed from.
 
     Args:
         draw: Whose rule learns from the losses; None without a rule.
@@ -34,9 +66,15 @@ class LossRecord:
         knows_indices: Whether the examples of batches are known by index.
 
     Attributes:
-        pending: The batches whose losses were not recorded yet.
         learns: Whether a rule learns from the losses, which must then be recorded.
         guard: The rule's `NoiseGuard`; None without one.
+        recorded: The number of batches of this epoch whose losses were all recorded.
+
+    >>> record = LossRecord(None, "error", Stats(), attach=False, knows_indices=False)
+    >>> for size in (2, 3):  # a loop that reads one batch ahead
+    ...     record.give(torch.ones(size), None, epoch=0, reweights=False)
+    >>> len(record.next(2).weights), len(record.next(3).weights)
+    (2, 3)
     """
 
     def __init__(
@@ -48,20 +86,30 @@ class LossRecord:
         attach: bool,
         knows_indices: bool,
     ) -> None:
-        self.on_nonfinite, self.pending = on_nonfinite, PendingBatches()
-        self._draw, self._stats = draw, stats
+        self.on_nonfinite, self._stats = on_nonfinite, stats
+        self._draw: Any = draw  # whenever a rule learns or reweights
+        rule = getattr(draw, "rule", None)
         self._attach, self._knows_indices = attach, knows_indices
-        self.learns = draw is not None and draw.rule.learns
-        self.guard: Any = None if draw is None else draw.rule.guard
+        self.learns: bool = getattr(rule, "learns", False)
+        self.guard: Any = getattr(rule, "guard", None)
+        # Also while all weights are 1, as in a warm-up, since others will come.
+        self._rule_reweights: bool = getattr(rule, "reweights", False)
+        self._queue: deque[PendingBatch] = deque()
         self._epoch = 0  # of the batch given last
-        self._reweights = False  # any batch given
         self._nonfinite_batches = 0  # one after another
         self._guarded_calls = 0
         # Of losses of whole batches: their mean for each example in them, and their number.
-        self._means: ScoreTable | None = None
+        self._means = ScoreTable(columns=2)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the batches given."""
+        self._queue.clear()
+        self._reweights = False  # any batch given
+        self.recorded = self._without_losses = self._without_weights = 0
 
     def give(self, weights: Tensor, indices: Tensor | None, epoch: int, reweights: bool) -> None:
-        """Notes a batch that training is being given.
+        """Notes a batch that training is being given; it is past those that were used before it.
 
         Args:
             weights: float32[b], its loss weights.
@@ -72,11 +120,24 @@ class LossRecord:
         Raises:
             ConfigError: If the losses or weights of many batches before it were not used.
         """
-        if max(self.pending.without_losses, self.pending.without_weights) >= MOST_AHEAD:
+        if max(self._without_losses, self._without_weights) >= MOST_AHEAD:
             self.check_used(0)
-        self._epoch, self._reweights = epoch, self._reweights or reweights
+        while self._queue:
+            first = self._queue[0]
+            is_past = first.missing <= 0 or (
+                first.was_read
+                and not first.needs_losses
+                and first.weights_used >= first.needs_weights
+            )
+            if not is_past and len(self._queue) < MOST_AHEAD:
+                break
+            self._queue.popleft()
         needs_weights = reweights and not self._attach
-        self.pending.add(PendingBatch(weights, indices, epoch, self.learns, needs_weights))
+        batch = PendingBatch(weights, indices, epoch, self.learns, needs_weights, len(weights))
+        self._queue.append(batch)
+        self._epoch, self._reweights = epoch, self._reweights or reweights
+        self._without_losses += self.learns
+        self._without_weights += needs_weights
 
     def end_epoch(self) -> None:
         """Checks that losses and weights of an epoch were used, as far as can be known by now.
@@ -86,13 +147,8 @@ class LossRecord:
         Raises:
             ConfigError: If none were.
         """
-        if not self.pending.recorded:
+        if not self.recorded:
             self.check_used(_FEW)
-
-    def clear(self) -> None:
-        """Forgets the batches given."""
-        self.pending.clear()
-        self._reweights = False
 
     def check_used(self, most: int) -> None:
         """Checks that losses and weights of all batches given were used, or all but ``most``.
@@ -100,11 +156,11 @@ class LossRecord:
         Raises:
             ConfigError: If they were not.
         """
-        losses, weights = self.pending.without_losses, self.pending.without_weights
+        losses, weights = self._without_losses, self._without_weights
         if max(losses, weights) <= most:
             return
-        self.pending.clear()
-        if losses and self._draw is not None:
+        self.clear()
+        if losses:
             raise ConfigError(
                 f"{type(self._draw.rule).__name__} learns from training, and of {losses} batches "
                 "no losses were recorded: call loader.loss(losses) for each batch, in the order "
@@ -114,6 +170,89 @@ class LossRecord:
             f"the weights of {weights} batches were never used: run loader.loss(losses) backward, "
             "which applies them, or multiply each batch's losses with loader.weights"
         )
+
+    def next(self, count: int | None, *, apply_weights: bool = True) -> PendingBatch:
+        """Returns the batch whose losses are recorded next, which then counts as recorded.
+
+        Args:
+            count: The number of losses; None for a single loss of the whole batch.
+            apply_weights: Whether its weights are applied.
+
+        Raises:
+            ConfigError: If no batch waits for its losses.
+            LossError: If there are not as many losses as it has examples.
+        """
+        while self._queue and self._queue[0].missing <= 0:
+            self._queue.popleft()
+        if not self._queue:
+            raise ConfigError(
+                "no batch waits for its losses: call loader.loss(losses) once for each batch that "
+                "the loader gave, or give indices= for other examples"
+            )
+        first = self._queue[0]
+        size = len(first.weights)
+        if count is not None and count != size:
+            raise LossError(
+                f"{count} losses were given, and the batch has {size} examples: give one loss for "
+                f"each, float[{size}], in the order of the batches"
+            )
+        self._count_used(first, first.missing, apply_weights)
+        return first
+
+    def find(self, indices: Tensor, *, apply_weights: bool) -> Tensor | None:
+        """Counts losses as recorded by their examples, wherever in the pending batches these are.
+
+        Args:
+            indices: int64[n], on the CPU.
+            apply_weights: Whether their weights are applied.
+
+        Returns:
+            float32[n], their weights; None where an example is in none of the batches.
+        """
+        weights, is_pending = torch.ones(len(indices)), torch.zeros(len(indices), dtype=torch.bool)
+        for batch in self._queue:
+            if batch.missing > 0 and batch.indices is not None:
+                rows, positions = (batch.indices[:, None] == indices).nonzero().unbind(1)
+                if len(rows):
+                    weights[positions] = batch.weights.cpu()[rows]
+                    is_pending[positions] = True
+                    self._count_used(batch, len(set(rows.tolist())), apply_weights)
+            if bool(is_pending.all()):
+                return weights
+        return weights if not len(indices) else None
+
+    def current(self, attribute: str) -> PendingBatch:
+        """Returns the batch in training: the only one that was given and is not done with.
+
+        Args:
+            attribute: The attribute of the loader that is read, for the error.
+
+        Raises:
+            ConfigError: If there is none, or several, of which it might be any.
+        """
+        if not self._queue:
+            raise ConfigError(f"loader.{attribute} is that of a batch, and none was given yet")
+        if len(self._queue) > 1:
+            raise ConfigError(
+                f"loader.{attribute} could be that of any of {len(self._queue)} batches that were "
+                "given: the loop reads ahead, or did not record the losses of each batch, or read "
+                "it at each. Call loader.loss(losses), which takes batches in the order they were "
+                "given, or have the loader attach=True index and weight to each batch"
+            )
+        batch = self._queue[0]
+        batch.was_read = True
+        self._count_used(batch, 0, apply_weights=attribute == "weights")
+        return batch
+
+    def _count_used(self, batch: PendingBatch, losses: int, apply_weights: bool) -> None:
+        """Counts losses of a batch that were recorded, and whether its weights were applied."""
+        batch.missing -= losses
+        if losses and batch.missing <= 0:
+            self.recorded += 1
+            self._without_losses -= batch.needs_losses
+        if apply_weights and not batch.weights_used:
+            batch.weights_used = True
+            self._without_weights -= batch.needs_weights
 
     def record(
         self,
@@ -138,18 +277,18 @@ class LossRecord:
                 raise ConfigError(
                     "weights= are those of the examples in indices=: give both, or neither"
                 )
-            batch = self.pending.next(None if reduced else len(losses), apply_weights=apply_weights)
+            batch = self.next(None if reduced else len(losses), apply_weights=apply_weights)
             indices, epoch, count = batch.indices, batch.epoch, len(batch.weights)
             if batch.needs_weights or (self._attach and self._reweights):
                 weights = batch.weights
         else:
             count, epoch = len(indices) if reduced else len(losses), self._epoch
             indices = check_indices(indices, count, "loader.loss")
-            if self._knows_indices and self._draw is not None:
+            if self._draw and self._knows_indices:
                 self._draw.rows_of(indices)  # raises if one is not that of an example
             if weights is not None:
                 check_loss_weights(weights, count)
-            known = self.pending.find(indices, apply_weights=apply_weights)
+            known = self.find(indices, apply_weights=apply_weights)
             if weights is None and self._reweights and apply_weights:
                 weights = known
                 if known is None:
@@ -160,8 +299,7 @@ class LossRecord:
                     )
         if not apply_weights or (weights is not None and not bool((weights != 1).any())):
             weights = None
-        # Also while all weights are 1, as in a warm-up, since others will come.
-        will_weigh = self._reweights or (self._draw is not None and self._draw.rule.reweights)
+        will_weigh = self._reweights or self._rule_reweights
         if reduced and apply_weights and (weights is not None or will_weigh):
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
@@ -175,7 +313,7 @@ class LossRecord:
             self._nonfinite_batches = 0
         else:
             self._take_nonfinite(values, finite, indices)
-        if self.learns and self._draw is not None and indices is not None:
+        if self.learns and indices is not None:
             if reduced and all_finite:
                 values = self._average(self._draw.rows_of(indices), values)
             self._draw.update(indices, values, epoch, correct=correct, confidence=confidence)
@@ -184,8 +322,8 @@ class LossRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the means of losses of whole batches."""
-        means = None if self._means is None else self._means.state_dict()
-        return {"averages": means is not None, "means": means}
+        means = self._means.state_dict() if self.has_means else None
+        return {"averages": self.has_means, "means": means}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -199,15 +337,14 @@ class LossRecord:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state, which was checked."""
-        self._means = None
+        self._means = ScoreTable(columns=2)
         if state["averages"]:
-            self._means = ScoreTable(columns=2)
             self._means.load_state_dict(state["means"])
 
     @property
     def has_means(self) -> bool:
         """Whether there are means of losses of whole batches."""
-        return self._means is not None
+        return len(self._means) > 0
 
     def _check_losses(self, losses: Any, reduced: bool) -> None:
         """Checks that there is a loss for each example, or a single one for the batch."""
@@ -262,8 +399,6 @@ class LossRecord:
 
     def _average(self, indices: Tensor, values: Tensor) -> Tensor:
         """Returns the mean of the losses of all batches that each example was in."""
-        if self._means is None:
-            self._means = ScoreTable(columns=2)
         self._means.grow(int(indices.max()) + 1)
         before = self._means.values[indices].nan_to_num(0.0)
         visits = before[:, 1] + 1

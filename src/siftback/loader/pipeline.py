@@ -1,33 +1,41 @@
-"""The objects that a loader combines, and the epoch that training is in."""
+"""The way of batches from a wrapped loader to training, and the epoch that training is in."""
 
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from siftback.batches import tree
 from siftback.batches.batch import Batch
-from siftback.batches.indices import IndexCheck, check_length, examples_of, length_of
-from siftback.batches.order import batches_of, has_indices_within, is_plain, sampler_of
+from siftback.batches.indices import examples_of
+from siftback.batches.last_batches import count_batches
+from siftback.batches.order import sampler_of
 from siftback.batches.pool import Pool
-from siftback.batches.source import UNKNOWN_SIZE, Source
+from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
 from siftback.batches.stats import Stats
-from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.loader_order import repeats
-from siftback.epochs.sampler import check_rule_fits, warning_beyond
+from siftback.epochs.sampler import warning_beyond
 from siftback.errors import BatchError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
-from siftback.loader.steps import StepCounts
-from siftback.loader.trial import PoolTrial
-from siftback.loader.wrapped import is_own_size, no_indices
+from siftback.loader.trial import PoolTrial, try_scores
+from siftback.loader.wrapped import is_own_size, resolve_pool, sizes_of
 from siftback.processes.barrier import barrier
+from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule
+from siftback.selectors.sampling import count_of
+from siftback.state import check_entries, dict_of, integer, nothing, number, state_of, tuple_of
+
+_MEMBERS = "selector", "scorer", "draw", "record"  # which a state has entries for
+_UNKNOWN = -1  # in a state: a count that is not known
+_MOST = 1 << 40  # examples or batches of an epoch
+_ROUNDING = 1e-9
 
 
 @dataclass(eq=False)
@@ -41,42 +49,48 @@ class Epoch:
         offered: Examples read, since then.
         kept: The examples of those that were not left out.
         is_open: Whether its iterator goes on; False once a loop has left it.
+        is_over: Whether it has ended, so that training is between epochs.
     """
 
-    number: int
-    released_before: int
+    number: int = 0
+    released_before: int = 0
     given: int = 0
     offered: int = 0
     kept: int = 0
     is_open: bool = True
+    is_over: bool = False
 
 
-@dataclass(eq=False)
-class Pipeline:
-    """The objects that a loader combines, and the epoch that training is in.
+NO_EPOCH = Epoch(is_open=False, is_over=True)
+
+
+@dataclass(eq=False, kw_only=True)
+class Pipeline(ABC):
+    """The way of batches from a wrapped loader to training, and the epoch that training is in.
+
+    There are two: `DrawingPipeline` chooses before examples are read, `ScoringPipeline` after.
 
     Attributes:
         wrapped: The wrapped loader.
         source: Reads it.
-        draw: Leaves examples out before they are read; None without a rule.
-        selection: Leaves out examples that were read; None where nothing does.
-        schedule: When it does.
+        selection: Selects among the examples of a batch that was read; None where nothing does.
+        schedule: When selection is on.
         epochs: Epochs of the whole training; None where they are not known.
         model: The model to whose device batches are moved; None where they stay.
-        pool: Makes the training batches; None makes one of the size of the first batch.
-        regroups: Whether the pool may make other batches than the wrapped loader's.
+        pool: Makes the training batches; one without a size takes that of the first batch.
         record: Matches losses with batches.
         stats: Counts what is done.
         attach: Whether batches carry their indices and weights.
         examples: Number of examples of the data set; None where it is not known.
         is_own_size: Whether whole batches of the wrapped loader are training batches as they are.
-        reads_drawn: Whether what was not drawn is not read either.
         splits: Whether batches are taken apart, or joined with others.
-        gives_as_read: Whether batches of drawn examples are training batches as they are read.
-        epoch: The epoch that training is in; None between epochs.
+        leaves_out_read: Whether examples that were read are left out.
+        rule: Draws epochs before they are read; None without one.
+        is_common: Whether a state between epochs is that of all processes, whatever their number.
+        epoch: The epoch that training is in.
         is_set: Whether `set_epoch` had it begin again.
-        batches: Training batches of the current epoch; None where they are not known.
-        to_come: Examples that it still adds to the pool; None where they are not known.
+        known_steps: Training batches of the current epoch; None where they are not known.
+        to_come: Examples that it still adds to the pool; infinity where they are not known.
         done: Epochs of source examples done before the batch given last.
         done_next: Epochs of source examples done before the next batch.
         loaded: Goes back to the state within an epoch that was loaded; None where there is none.
@@ -84,65 +98,69 @@ class Pipeline:
 
     wrapped: Any
     source: Source
-    draw: EpochDraw | None
     selection: BatchSelection | None
     schedule: Schedule
     epochs: float | None
     model: nn.Module | None
-    pool: Pool | None
-    regroups: bool
+    pool: Pool
     record: LossRecord
     stats: Stats
     attach: bool
-    epoch: Epoch | None = None
+    epoch: Epoch = NO_EPOCH
     is_set: bool = False
-    batches: int | None = None
-    to_come: int | None = None
+    known_steps: int | None = None
+    to_come: float = math.inf
     done: float = 0.0
     done_next: float = 0.0
-    loaded: "Callable[[Pipeline], None] | None" = None
+    loaded: Callable[[], None] | None = None
     trial: PoolTrial = field(default_factory=PoolTrial)
     tried_scores: bool = False
 
+    splits = leaves_out_read = True
+    rule: EpochRule | None = field(default=None, init=False)
+    is_common = False
+
     def __post_init__(self) -> None:
-        source, draw, batches = self.source, self.draw, batches_of(self.source.loader)
         self.examples = examples_of(self.wrapped)
-        self._length = length_of(getattr(self.wrapped, "dataset", None))
-        self._training: Any = None  # the data of the batch that training was given last
+        self.is_own_size = is_own_size(self.source.loader, self.pool)
+        self._after_step: list[Callable[[], None]] = []  # with the batch in training
         self._warned: set[str] = set()
-        # A loader of another kind than a DataLoader that leaves examples out itself.
-        self._set_drawn = None if source.is_ordered else getattr(self.wrapped, "only", None)
-        self.is_own_size = is_own_size(source.loader, self.pool)
-        self.reads_drawn = source.is_ordered or self._set_drawn is not None
-        self.splits = self.selection is not None or self.regroups
-        self.splits |= draw is not None and not self.reads_drawn
-        inner = getattr(batches, "sampler", None)
-        is_sized = hasattr(getattr(inner, "sampler", inner), "__len__")
-        same = is_plain(batches) and self.pool is not None and not self.regroups
-        self.gives_as_read = (
-            draw is not None
-            and source.is_ordered
-            and is_sized  # else a last batch of a single row is only known as it comes
-            and (same and self.pool is not None and self.pool.drop_last == batches.drop_last)
-        )
-        self._check: IndexCheck | None = None
-        if draw is not None and not (self.gives_as_read and draw.sampler is None):
-            # A sampler of the user's own repeats what it is meant to.
-            may_repeat = repeats(sampler_of(self.wrapped)) or draw.sampler is not None
-            may_repeat |= has_indices_within(source.loader)
-            rows_of = None if draw.rule.shards is None else draw.rows_of
-            self._check = IndexCheck(self.examples, repeats=may_repeat, rows_of=rows_of)
 
     @property
-    def draws(self) -> bool:
-        """Whether this epoch's examples were drawn before they are read."""
-        return self.draw is not None and self.draw.draws
+    @abstractmethod
+    def reweights(self) -> bool:
+        """Whether weights of batches must be applied."""
 
-    @property
-    def chooses_before_reading(self) -> bool:
-        """Whether the batches of this epoch are training batches as they are read."""
-        selects = self.selection is not None and not self.draws
-        return self.gives_as_read and not selects and not self.pool
+    @abstractmethod
+    def check_lengths(self) -> None:
+        """Checks that the data set and the rule have the length that the loader was made for."""
+
+    @abstractmethod
+    def leaves_out_unread(self) -> bool:
+        """Returns whether the current epoch has fewer examples than there are to read."""
+
+    @abstractmethod
+    def select(self, batch: Batch) -> Batch:
+        """Counts a batch that was read, and returns its examples that are kept, with their weights.
+
+        Returns:
+            The batch itself where nothing decides on it.
+
+        Raises:
+            LossError: If scores cannot be selected by.
+        """
+
+    @abstractmethod
+    def plan_rows(self, number: int) -> tuple[int, bool]:
+        """Returns the examples of an epoch, and whether these are all.
+
+        Raises:
+            TypeError: If they are not known before it.
+        """
+
+    @abstractmethod
+    def begun_rows(self, number: int) -> tuple[int, bool]:
+        """Returns the same of an epoch whose examples are drawn."""
 
     @property
     def shares_order(self) -> bool:
@@ -151,42 +169,163 @@ class Pipeline:
         return int(getattr(sampler, "world", getattr(sampler, "num_replicas", 1))) > 1
 
     @property
-    def steps(self) -> StepCounts:
-        """The numbers of training batches of epochs."""
-        return StepCounts(
-            self.source.loader, self.pool, self.draw, self.selection, self.schedule, self.epochs
-        )
+    def lr_scale(self) -> float:
+        """Factor of the learning rate in this epoch."""
+        return 1.0
+
+    @property
+    def left_out(self) -> Tensor:
+        """int64[n], the examples left out unread of this epoch, or of the one just done."""
+        return torch.arange(0)
 
     @property
     def next_epoch(self) -> int:
         """The current epoch; between epochs, and once a loop has left one early, the next one."""
         epoch = self.epoch
-        if epoch is None or epoch.is_open or self.is_set:
+        if epoch.is_over or epoch.is_open or self.is_set:
             return self.source.epoch
         return epoch.number + (not self.begins_again(epoch))
 
     @property
-    def current(self) -> int | None:
-        """The epoch whose batches are being given; None where none is."""
-        return self.epoch.number if self.epoch is not None and self.epoch.is_open else None
-
-    @property
-    def length(self) -> int:
-        """Training batches of the current epoch; between epochs, of the next one.
-
-        Raises:
-            TypeError: If they are not known before the epoch is over, or before it begins.
-        """
-        current, source = self.current, self.source
-        is_begun = current is not None or (source.is_resumed and source.is_within)
-        if is_begun and self.batches is not None:
-            return self.batches
-        return self.steps.of_next(self.next_epoch if current is None else current)
-
-    @property
     def is_between_epochs(self) -> bool:
         """Whether nothing of an epoch is left to be trained on, nor known of its batches alone."""
-        return not (self.source.is_within or self.pool or self.record.has_means)
+        return not (self.source.is_within or len(self.pool) or self.record.has_means)
+
+    # Batches, from the wrapped loader to training.
+
+    def training_batches(self, epoch: Epoch) -> Iterator[Any]:
+        """Yields the batches of an epoch, as training gets them: full ones of what is kept.
+
+        Raises:
+            BatchError: If a batch is empty or cannot be split, indices that are needed are missing
+                or wrong, or there is no batch.
+            LossError: If scores cannot be selected by.
+        """
+        for batch in self.pooled_batches(epoch):
+            # What the source has read is spread evenly over the batches made of it.
+            yield self.give(batch, epoch, self.pool.ready(self.to_come))
+            self.finish_step()
+
+    def pooled_batches(self, epoch: Epoch) -> Iterator[Batch]:
+        """Yields full batches of the examples that are kept of each batch that the loader reads."""
+        source, pool, stats = self.source, self.pool, self.stats
+        batches, is_single = source.batches(), False
+        if len(pool):  # of what was pooled when a state was saved
+            yield from pool.release_full(self.to_come)
+        for read in batches:
+            started = time.perf_counter()
+            batch = self.admit(read)
+            selected = self.select(batch)
+            if selected is batch:
+                selected = replace(batch, weights=batch.loss_weights())
+            else:
+                stats.considered += batch.size
+                stats.kept += selected.size
+                stats.seconds_selection += time.perf_counter() - started
+            epoch.offered += batch.size
+            epoch.kept += selected.size
+            is_copy = selected.size < batch.size
+            pool.batch_size = pool.batch_size or batch.size
+            # A last batch of one row is the user's own where nothing was left out of the epoch.
+            is_single = batch.size == selected.size == 1 and self.is_own_size
+            is_single = is_single and not (len(pool) or self.leaves_out_unread())
+            if self.to_come == math.inf and source.position == 0:
+                self.count_batches(epoch.number)  # what a sampler gives is known with its first
+            self.to_come = max(self.to_come - selected.size, 0)
+            fits = batch.lists is not None and batch.requested in (None, batch.size)
+            if fits or self.splits:
+                if self.leaves_out_read and not self.trial.is_over:
+                    self.trial.join(batch, pool.pad, source.place)
+                pool.add_batch(selected, is_copy=is_copy)
+                source.position += 1
+            else:  # it cannot be pooled with others
+                source.position += 1
+                yield selected
+            for full in pool.release_full(self.to_come):
+                self.trial.is_over |= is_copy  # rows of several batches were joined in earnest
+                yield full
+        is_single = is_single or self.known_steps == 1
+        self.end_source(epoch)
+        yield from pool.release_last(single=is_single)
+
+    def admit(self, batch: Batch) -> Batch:
+        """Checks a batch that was read, and moves it to the model's device.
+
+        Raises:
+            BatchError: If it is empty, or must be split and cannot be.
+        """
+        source = self.source
+        if batch.lists is None and (self.splits or batch.size == UNKNOWN_SIZE):
+            try:
+                source.read_structure(batch.data, batch.size)
+            except BatchError as error:
+                raise BatchError(f"{source.place} cannot be split into examples: {error}") from None
+        if batch.size == 0:
+            raise BatchError(
+                f"{source.place} is empty: leave empty batches out of the wrapped loader"
+            )
+        if self.model is None:
+            return batch
+        return replace(batch, data=tree.to_device_of(batch.data, self.model))
+
+    def select_by_scores(
+        self, selection: BatchSelection, batch: Batch, *, is_pass: bool = True
+    ) -> Batch:
+        """Returns the examples that a selection keeps of a batch; the batch itself while it is off.
+
+        Args:
+            selection: The selection.
+            batch: The batch.
+            is_pass: Whether it may be on in this epoch.
+
+        Raises:
+            LossError: If scores cannot be selected by.
+        """
+        schedule, source, done = self.schedule, self.source, self.source.epochs_done
+        is_tried, self.tried_scores = self.tried_scores, True
+        if not (is_pass and schedule.is_on(done, self.epochs, source.position)):
+            if not is_tried:
+                try_scores(selection, batch, source.place)
+            return batch
+        if schedule.anneal is not None:
+            keep = schedule.keep(done, self.epochs, own=selection.keep)
+            selection.selector.set_keep(keep)  # type: ignore[attr-defined]
+        scores = selection.score(batch)
+        if selection.needs_scores:
+            self.count_scored(batch, scores)
+        return batch.keep(*selection.select(scores, source.place, self.stats))
+
+    def count_scored(self, batch: Batch, scores: Tensor) -> None:
+        """Counts a batch that was scored, float32[N]; a rule learns from the scores."""
+        self.stats.scored += batch.size
+
+    def give(self, batch: Batch, epoch: Epoch, ready: int = 0) -> Any:
+        """Gives a batch to training, and returns its data.
+
+        Args:
+            batch: The batch.
+            epoch: The epoch that it is given in.
+            ready: Batches that are made already, and come after it.
+        """
+        weights = batch.loss_weights()
+        self.stats.released += batch.size
+        self.record.give(weights, batch.indices, epoch.number, self.reweights)
+        epoch.given += 1
+        if self.selection and self.selection.needs_scores:
+            self._after_step = [partial(self.selection.after_step, batch.data)]
+        self.done = self.done_next
+        self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
+        return batch.with_columns(weights) if self.attach else batch.data
+
+    def finish_step(self) -> None:
+        """Ends the step with the batch given last: training asks for the next one, or for state."""
+        follows, self._after_step = self._after_step, []
+        for follow in follows:
+            started = time.perf_counter()
+            follow()
+            self.stats.seconds_selection += time.perf_counter() - started
+
+    # The beginning and the end of epochs.
 
     def begin_epoch(self, settings: Mapping[str, Any]) -> Epoch:
         """Begins the next epoch, or goes on with the one that a loaded state was within.
@@ -201,117 +340,33 @@ class Pipeline:
                 losses or weights of the epoch before were not used.
         """
         self.finish_step()
-        again = self.epoch is not None and self.leave_epoch(self.epoch)
-        source, draw = self.source, self.draw
-        number, is_resumed = source.epoch, source.is_resumed
-        self._check_lengths()
-        if is_resumed and source.is_within:
+        again = not self.epoch.is_over and self.leave_epoch(self.epoch)
+        number, is_resumed = self.source.epoch, self.source.is_resumed
+        self.check_lengths()
+        if is_resumed and self.source.is_within:
             if self.shares_order:
                 # Else a process whose state is of between epochs would wait for others in vain.
                 barrier(f"the rest of epoch {number}", settings)
         else:
             self.record.check_used(0)
             self.record.clear()
-            self.done = self.done_next = float(number)
-            if self._check is not None:
-                self._check.begin_epoch()
             barrier(f"the beginning of epoch {number}", settings)
-            if draw is not None:
-                started = time.perf_counter()
-                draw.begin(number, again=again)
-                self.set_drawn()
-                self.stats.seconds_selection += time.perf_counter() - started
+            self.begin_whole_epoch(number, again=again)
             if self.epochs is not None and number >= math.ceil(self.epochs):
                 self._warn("beyond", warning_beyond(number, self.epochs), stacklevel=4)
-            self.is_set, self.loaded = False, None
             self.count_batches(number)
         self.epoch = Epoch(number, -1 if is_resumed else self.stats.released)
         return self.epoch
 
-    def count_batches(self, number: int) -> None:
-        """Counts what an epoch that was drawn gives to training."""
-        steps = self.steps
-        self.batches = steps.of_current(number, 0 if self.pool is None else len(self.pool))
-        self.to_come = steps.to_come(number)
+    def begin_whole_epoch(self, number: int, *, again: bool) -> None:
+        """Begins an epoch from its start.
 
-    def set_drawn(self) -> None:
-        """Passes what was drawn to a wrapped loader that leaves examples out itself."""
-        if self._set_drawn is not None and self.draw is not None:
-            drawn = self.draw.weights.nonzero().squeeze(1) if self.draw.draws else None
-            self._set_drawn(drawn)
-
-    def resume(self) -> None:
-        """Goes on from a state that was loaded."""
-        self.epoch, self.is_set, self._training = None, False, None
-        self.tried_scores = self.source.epoch > 0 or self.source.is_within
-        self.record.clear()
-        if self._check is not None:
-            self._check.begin_epoch()  # as batches that were done do not come here again
-        self.set_drawn()
-
-    def admit(self, batch: Batch) -> Batch:
-        """Checks a batch that was read, counts its examples, and moves it to the model's device.
-
-        Raises:
-            BatchError: If it is empty, or its indices are needed and missing or wrong.
+        Args:
+            number: The epoch.
+            again: Whether it begins again as it was drawn, as nothing of it was trained on.
         """
-        draw, source, indices = self.draw, self.source, batch.indices
-        if draw is not None and indices is None:
-            raise BatchError(f"{source.place}: {no_indices(type(draw.rule).__name__, source)}")
-        if batch.lists is None and (self.splits or batch.size == UNKNOWN_SIZE):
-            try:
-                source.read_structure(batch.data, batch.size)
-            except BatchError as error:
-                raise BatchError(f"{source.place} cannot be split into examples: {error}") from None
-        if batch.size == 0:
-            raise BatchError(
-                f"{source.place} is empty: leave empty batches out of the wrapped loader"
-            )
-        if draw is None:
-            self.stats.seen += batch.size
-        else:
-            count = batch.requested or batch.size
-            self.stats.seen += count
-            if draw.draws and self.reads_drawn:
-                self.count_unread(draw.advance(count) - count)
-            if self._check is not None and indices is not None:
-                self._check.check(indices, source.place)
-                draw.admit(indices)
-        if self.model is None:
-            return batch
-        return replace(batch, data=tree.to_device_of(batch.data, self.model))
-
-    def count_unread(self, count: int) -> None:
-        """Counts examples that were left out unread, as seen and considered too."""
-        self.stats.seen += count
-        self.stats.considered += count
-        self.stats.unread += count
-
-    def give(self, batch: Batch, epoch: Epoch) -> Any:
-        """Gives a batch to training, and returns its data."""
-        weights, draw, selection = batch.weights, self.draw, self.selection
-        if weights is None:
-            device = tree.device(batch.data)
-            weights = torch.ones(batch.size, device=device, dtype=torch.float32)
-        reweights = draw is not None and draw.reweights
-        reweights |= selection is not None and selection.selector.reweights
-        self.stats.released += batch.size
-        self.record.give(weights, batch.indices, epoch.number, reweights)
-        epoch.given += 1
-        self._training = batch.data
-        # What the source has read is spread evenly over the batches made of it.
-        ready = self.pool.ready(self.to_come) if self.pool else 0
-        self.done = self.done_next
-        self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
-        return batch.with_columns(weights) if self.attach else batch.data
-
-    def finish_step(self) -> None:
-        """Ends the step with the batch given last: training asks for the next one, or for state."""
-        data, self._training = self._training, None
-        if data is not None and self.selection is not None and self.model is not None:
-            started = time.perf_counter()
-            self.selection.after_step(data)
-            self.stats.seconds_selection += time.perf_counter() - started
+        self.done = self.done_next = float(number)
+        self.is_set, self.loaded = False, None
 
     def end_source(self, epoch: Epoch) -> None:
         """Moves the source to the next epoch, as it has no more batches of this one.
@@ -319,14 +374,12 @@ class Pipeline:
         Raises:
             BatchError: If it gave none.
         """
-        if self.pool is None or self.source.position == 0:
+        if self.source.position == 0:
             raise BatchError(
                 f"the wrapped {type(self.source.loader).__name__} gave no batch: "
                 "give one that is not empty and can be iterated once an epoch; where examples were "
                 "drawn and are fewer than a batch, one without drop_last=True"
             )
-        if self.draw is not None and self.draw.draws and self.reads_drawn:
-            self.count_unread(self.draw.remaining)
         if epoch.offered > 0 == epoch.kept:
             warnings.warn(
                 f"nothing was kept of epoch {epoch.number}: no example was trained on",
@@ -341,22 +394,10 @@ class Pipeline:
             BatchError: If the examples drawn made no batch.
             ConfigError: If no losses or weights were used.
         """
-        pool = self.pool
-        if pool is not None:
-            if (
-                self.draws
-                and pool.drop_last is True
-                and self.stats.released == epoch.released_before
-            ):
-                raise BatchError(
-                    f"the examples drawn for epoch {epoch.number} make no batch of "
-                    f"{pool.batch_size} with drop_last=True: give smaller batches, keep more, or "
-                    "give drop_last=False"
-                )
-            self.stats.dropped = pool.dropped
+        self.stats.dropped = self.pool.dropped
         self.record.end_epoch()
         self.done = self.done_next = self.source.epochs_done
-        self.epoch, self.is_set = None, False
+        self.epoch, self.is_set = NO_EPOCH, False
 
     def begins_again(self, epoch: Epoch) -> bool:
         """Returns whether an epoch that was left begins again, as it was only looked at.
@@ -365,7 +406,7 @@ class Pipeline:
         """
         ended = self.source.epoch != epoch.number or self.source.is_exhausted
         looked = self.record.learns or (epoch.given <= 1 and not ended)
-        return looked and not self.record.pending.recorded
+        return looked and not self.record.recorded
 
     def leave_epoch(self, epoch: Epoch) -> bool:
         """Ends an epoch that was left early, unless it begins again.
@@ -374,12 +415,12 @@ class Pipeline:
             Whether it begins again as it was drawn.
         """
         begins_again, source = self.begins_again(epoch), self.source
-        self.epoch = None
-        self.drop_rest()
+        self.epoch = NO_EPOCH
+        self.drop_remaining()
         if self.is_set:
             source.position = 0
-        elif begins_again and self.loaded is not None:
-            self.loaded(self)
+        elif begins_again and self.loaded:
+            self.loaded()
         elif begins_again:
             source.restart(epoch.number)
             return True
@@ -397,41 +438,223 @@ class Pipeline:
             source.end_epoch()
         return False
 
-    def drop_rest(self) -> None:
+    def drop_remaining(self) -> None:
         """Drops what is left of an epoch of which training did not ask for all batches."""
         self.record.end_epoch()
         self.record.clear()
-        if self.pool is not None:
-            self.pool.abandon()
-            self.stats.dropped = self.pool.dropped
+        self.pool.abandon()
+        self.stats.dropped = self.pool.dropped
 
     def set_epoch(self, number: int) -> None:
         """Sets which epoch comes next; what is left of another one is not given any more."""
         source, epoch = self.source, self.epoch
         if number == source.epoch:
-            self.is_set = epoch is not None
-        elif epoch is not None or source.is_within:
+            self.is_set = not epoch.is_over
+        elif not epoch.is_over or source.is_within:
             self.finish_step()
-            if epoch is not None and source.is_exhausted:
+            if not epoch.is_over and source.is_exhausted:
                 self.end_source(epoch)
-            self.drop_rest()
-            self.epoch = None
+            self.drop_remaining()
+            self.epoch = NO_EPOCH
         source.set_epoch(number)
         if not source.is_within and not source.is_resumed:
             self.done = self.done_next = float(number)
-
-    def _check_lengths(self) -> None:
-        """Checks that the data set and the rule have the length that the loader was made for.
-
-        Without a rule a sampler of PyTorch's follows a data set that grows, as ever.
-        """
-        if self.draw is not None and self._length is not None:
-            dataset = getattr(self.source.loader, "dataset", None)
-            check_length("SelectiveLoader", self._length, dataset)
-            if self.examples is not None:
-                check_rule_fits(self.draw.rule, self.examples)
 
     def _warn(self, cause: str, message: str, stacklevel: int) -> None:
         if cause not in self._warned:
             self._warned.add(cause)
             warnings.warn(message, stacklevel=stacklevel)
+
+    # The numbers of training batches.
+
+    def count_batches(self, number: int) -> None:
+        """Counts what an epoch that was drawn gives to training, as far as that is known."""
+        pool, self.known_steps = self.pool, None
+        try:
+            self.check_sized()
+            rows, is_whole = self.begun_rows(number)
+        except TypeError:
+            self.to_come = self.estimate_to_come(number)
+            return
+        # The user's own batches are given as they are, the last one of a single row included.
+        is_own = is_whole and is_own_size(self.source.loader, pool)
+        self.to_come = math.inf if is_own else rows
+        if not (self.selection and self.selection.is_by_chance(self.schedule)):
+            pooled = len(pool)
+            self.known_steps = self._count(pooled + rows, is_whole and not pooled)
+
+    def estimate_to_come(self, number: int) -> float:
+        """Returns the examples that an epoch adds to the pool where they cannot be counted."""
+        return math.inf
+
+    def steps(self, number: int) -> int:
+        """Returns the training batches of an epoch.
+
+        Raises:
+            TypeError: If they are not known before it.
+        """
+        if self.epoch.is_open and number == self.epoch.number and self.known_steps is not None:
+            return self.known_steps
+        return self.plan_steps(number)
+
+    def plan_steps(self, number: int) -> int:
+        """Returns the training batches of an epoch, before it is drawn.
+
+        Raises:
+            TypeError: If they are not known then.
+        """
+        self.check_sized()
+        rows, is_whole = self.plan_rows(number)
+        if self.pool.drop_last != "carry":
+            return self._count(rows, is_whole)
+        before = sum(self.plan_rows(earlier)[0] for earlier in range(number))
+        size = self.pool.batch_size
+        return (before + rows) // size - before // size
+
+    def total_steps(self, epochs: int) -> int:
+        """Returns the training batches of a number of epochs, as `plan_steps` does of each."""
+        if self.pool.drop_last == "carry":
+            self.check_sized()
+            return sum(self.plan_rows(n)[0] for n in range(epochs)) // self.pool.batch_size
+        return sum(self.plan_steps(number) for number in range(epochs))
+
+    @property
+    def length(self) -> int:
+        """Training batches of the current epoch; between epochs, of the next one.
+
+        Raises:
+            TypeError: If they are not known before the epoch is over, or before it begins. Between
+                epochs, also if those of other epochs would not be: a loop that needs a length then
+                stops in the first epoch, and not after it.
+        """
+        is_open, source = self.epoch.is_open, self.source
+        is_begun = is_open or (source.is_resumed and source.is_within)
+        if is_begun and self.known_steps is not None:
+            return self.known_steps
+        number = self.epoch.number if is_open else self.next_epoch
+        self.check_sized()
+        self.check_counted(number)
+        return self.plan_steps(number)
+
+    def check_sized(self) -> None:
+        """Checks that the size of training batches is known.
+
+        Raises:
+            TypeError: If it is not.
+        """
+        if not self.pool.batch_size:
+            raise TypeError(
+                "how many steps an epoch has is not known before its first batch, as a "
+                f"{type(self.source.loader).__name__} has no batch_size: give pool=Pool(batch_size)"
+            )
+
+    def check_counted(self, number: int) -> None:
+        """Checks that an epoch's number of examples is known before it.
+
+        Raises:
+            TypeError: If it is left to chance, in any epoch.
+        """
+        if self.selection and self.selection.is_by_chance(self.schedule):
+            raise self.selection.left_to_chance()
+
+    def scored_rows(self, selection: BatchSelection, number: int) -> tuple[int, bool]:
+        """Returns the examples kept of an epoch whose batches are scored, and whether all are.
+
+        Raises:
+            TypeError: If they are not known before it.
+        """
+        (count, size, examples), kept = sizes_of(self.source.loader), 0
+        for batch in range(count):
+            rows, done = min(size, examples - batch * size), number + batch / count
+            if self.schedule.is_on(done, self.epochs, batch):
+                keep = self.schedule.keep(done, self.epochs, own=selection.keep)
+                if not selection.exact and keep < 1:
+                    raise selection.left_to_chance()
+                rows = count_of(keep, rows) if selection.exact else rows
+            kept += rows
+        return kept, kept == examples
+
+    def _count(self, rows: int, is_whole: bool) -> int:
+        """Returns the training batches of some examples, which are all of an epoch or not."""
+        size, drop_last = self.pool.batch_size, self.pool.drop_last
+        if is_whole and not drop_last and is_own_size(self.source.loader, self.pool):
+            return -(-rows // size)
+        return count_batches(rows, size, bool(drop_last))
+
+    # The state: the place in the source, what is pooled, and what was counted.
+
+    def members(self) -> dict[str, Any]:
+        """Returns the objects with a state, by name, besides the batches on their way."""
+        selection = self.selection
+        choice = {"selector": selection.selector, "scorer": selection.scorer} if selection else {}
+        return {**choice, "record": self.record}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of each member, of the source and the pool, and all counts."""
+        source = self.source
+        steps = _UNKNOWN if self.known_steps is None else self.known_steps
+        to_come = _UNKNOWN if self.to_come == math.inf else self.to_come
+        return {
+            **dict.fromkeys(_MEMBERS),
+            **{name: member.state_dict() for name, member in self.members().items()},
+            "source": source.state_dict(),
+            "pool": self.pool.state_dict() if self.pool.batch_size else None,
+            "epochs_done": (self.done_next, source.epochs_done),
+            "to_come": to_come if source.is_within else _UNKNOWN,
+            "batches": steps if source.is_within else _UNKNOWN,
+            "stats": asdict(self.stats),
+        }
+
+    def check_state(self, owner: object, state: dict[str, Any]) -> None:
+        """Checks that a state with the same settings is not damaged.
+
+        Args:
+            owner: The loader that loads it.
+            state: The saved state.
+
+        Raises:
+            StateError: If it is.
+        """
+        saved, pool = state["settings"], nothing
+        if None not in (saved["batch_size"], saved["drop_last"]):
+            pool = state_of(self._empty_pool(saved))
+        stats = {name: integer() for name in vars(self.stats)}
+        checks = {
+            **dict.fromkeys(_MEMBERS, nothing),
+            **{name: state_of(member) for name, member in self.members().items()},
+            "source": state_of(self.source),
+            "pool": pool,
+            "stats": dict_of({**stats, "seconds_selection": number(0)}),
+            "to_come": integer(_UNKNOWN, _MOST),
+            "batches": integer(_UNKNOWN, _MOST),
+        }
+        check_entries(owner, state, checks)
+        source = state["source"]
+        done = source["epoch"]
+        if source["batches"] > 0:
+            done += min(source["position"] / source["batches"], 1.0)
+        most = done + _ROUNDING
+        bounds = number(source["epoch"], most), number(done - _ROUNDING, most)
+        check_entries(owner, state, {"epochs_done": tuple_of(*bounds)})
+
+    def load_flow(self, state: dict[str, Any]) -> None:
+        """Goes on from a state that was checked, besides the members; if it fails, as it was."""
+        pool = resolve_pool(self.wrapped, None)
+        if state["pool"] is not None:
+            pool = self._empty_pool(state["pool"]["settings"])
+            pool.lists = saved_lists(state["source"])
+            pool.load_state_dict(state["pool"])
+        stats = Stats(**state["stats"])
+        self.source.load_state_dict(state["source"])
+        self.pool = pool
+        vars(self.stats).update(vars(stats))
+        self.done = self.done_next = state["epochs_done"][0]
+        self.to_come = math.inf if state["to_come"] == _UNKNOWN else state["to_come"]
+        self.known_steps = None if state["batches"] == _UNKNOWN else state["batches"]
+        self.epoch, self.is_set, self._after_step = NO_EPOCH, False, []
+        self.tried_scores = self.source.epoch > 0 or self.source.is_within
+        self.record.clear()
+        self.loaded = partial(self.load_flow, state) if self.source.is_within else None
+
+    def _empty_pool(self, sizes: Mapping[str, Any]) -> Pool:
+        return Pool(sizes["batch_size"], sizes["drop_last"], pad=self.pool.pad)

@@ -12,6 +12,7 @@ from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
+from siftback.schedule import Schedule
 from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.in_batch import check_takes_count, takes_count
@@ -36,6 +37,7 @@ class BatchSelection:
         exact: Whether exactly ``max(1, round(keep * N))`` of N examples are kept.
 
     Attributes:
+        needs_scores: Whether the selector selects by scores.
         losses: The losses that the scorer is called with; None if the selector needs no scores.
         keep: The selector's own share, which a schedule may change.
         leaves_out: Whether some examples are left out where it is on.
@@ -56,11 +58,12 @@ class BatchSelection:
         generator: torch.Generator,
         exact: bool,
     ) -> None:
-        if selector.needs_scores and model is None:
+        self.needs_scores = selector.needs_scores
+        if self.needs_scores and model is None:
             raise ConfigError(no_model(type(selector).__name__))
         if exact:
             check_takes_count(selector)
-        self.losses = resolve_losses(loss_fn, losses) if selector.needs_scores else None
+        self.losses: Any = resolve_losses(loss_fn, losses) if self.needs_scores else None
         self.selector, self.scorer, self.exact = selector, check_scorer(scorer), exact
         self.model = nn.Identity() if model is None else model
         self._on_nonfinite, self._generator = on_nonfinite, generator
@@ -70,7 +73,7 @@ class BatchSelection:
     def score(self, batch: Batch) -> Tensor:
         """Returns float32[N], the scores of a batch; zeros if the selector needs none."""
         device = tree.device(batch.data)
-        if self.losses is None:
+        if not self.needs_scores:
             return torch.zeros(batch.size, device=device, dtype=torch.float32)
         if batch.scores is not None:
             return check_losses(batch.scores, batch.size).to(device)
@@ -89,7 +92,7 @@ class BatchSelection:
                 are finite than examples must be kept.
         """
         count = count_of(self.selector.keep, len(scores)) if self.exact else None
-        if self.losses is None:
+        if not self.needs_scores:
             return self.selector.select(scores, self._generator, count)
         finite = scores.isfinite()
         if self._on_nonfinite != "error":
@@ -110,9 +113,20 @@ class BatchSelection:
         return selection
 
     def after_step(self, data: Any) -> None:
-        """Calls the scorer once training is done with a batch."""
-        if self.losses is not None:
-            self.scorer.after_step(self.losses, self.model, data)
+        """Calls the scorer, if there are scores, once training is done with a batch."""
+        self.scorer.after_step(self.losses, self.model, data)
+
+    def is_by_chance(self, schedule: Schedule) -> bool:
+        """Returns whether the number of examples kept is left to chance in any epoch."""
+        return not self.exact and (self.keep < 1 or schedule.anneal is not None)
+
+    def left_to_chance(self) -> TypeError:
+        """Returns the error that the number of examples kept is left to chance."""
+        return TypeError(
+            f"how many examples {type(self.selector).__name__} keeps is left to "
+            "randomness: give exact=True, which keeps exactly round(keep * N) of each "
+            "batch, or follow loader.progress in place of a number of steps"
+        )
 
     def _select_finite(
         self, scores: Tensor, finite: Tensor, count: int | None, where: str, stats: Stats

@@ -28,7 +28,7 @@ def try_scores(selection: BatchSelection, batch: Batch, where: str) -> None:
     """
     model, losses = selection.model, selection.losses
     # What a lazy module makes of its first batch would come from other random numbers.
-    if losses is None or any(map(is_lazy, model.parameters())):
+    if not selection.needs_scores or any(map(is_lazy, model.parameters())):
         return
     with ExitStack() as stack:
         device = common_device(model, batch.data)

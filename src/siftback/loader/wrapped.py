@@ -1,6 +1,7 @@
 """The source, the draw and the pool of a `SelectiveLoader`, from the loader that it wraps."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -12,7 +13,7 @@ from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_ord
 from siftback.batches.pool import Pool
 from siftback.batches.source import Source
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.loader_order import ranks_of, selective_batches
+from siftback.epochs.loader_order import FilteredSampler, ranks_of, selective_batches
 from siftback.epochs.sampler import SelectiveSampler, check_rule_fits
 from siftback.errors import ConfigError
 from siftback.processes.distributed import rank_and_world
@@ -166,29 +167,25 @@ def size_owner(loader: Any) -> Any:
     return batches if is_plain(batches) else loader
 
 
-def resolve_pool(loader: Any, pool: Pool | None) -> Pool | None:
-    """Returns the pool given, or one of a loader's own batch size; None where it has none.
+def resolve_pool(loader: Any, pool: Pool | None) -> Pool:
+    """Returns the pool given, or one of a loader's own batch size, which is 0 where it has none.
 
     Raises:
         ConfigError: If it is not a `Pool`.
     """
     if pool is None:
         size = getattr(size_owner(loader), "batch_size", None)
-        return None if size is None else Pool(size, drops_last(loader))
+        pool = Pool(size or 1, bool(getattr(size_owner(loader), "drop_last", False)))
+        pool.batch_size = size or 0
     if not isinstance(pool, Pool):
         raise ConfigError(f"pool={format_value(pool)}: give a Pool, such as Pool(batch_size=32)")
     return pool
 
 
-def drops_last(loader: Any) -> bool:
-    """Returns whether a loader gives no smaller batch at an epoch's end."""
-    return bool(getattr(size_owner(loader), "drop_last", False))
-
-
-def is_own_size(loader: Any, pool: Pool | None) -> bool:
+def is_own_size(loader: Any, pool: Pool) -> bool:
     """Returns whether whole batches of a loader are training batches as they are."""
-    owners = (size_owner(loader), batches_of(loader))
-    return pool is None or pool.batch_size in [getattr(o, "batch_size", None) for o in owners]
+    sizes = [getattr(owner, "batch_size", 0) for owner in (size_owner(loader), batches_of(loader))]
+    return not pool.batch_size or pool.batch_size in sizes
 
 
 def regroups(loader: Any, pool: Pool | None) -> bool:
@@ -198,3 +195,62 @@ def regroups(loader: Any, pool: Pool | None) -> bool:
     batches = batches_of(loader)
     has_size = pool.batch_size == getattr(batches, "batch_size", None)
     return not (is_plain(batches) and has_size and pool.drop_last != "carry")
+
+
+def read_of(loader: Any, examples: int) -> int:
+    """Returns the examples that a loader reads, without a last short batch that it drops."""
+    owner = size_owner(loader)
+    size = getattr(owner, "batch_size", None)
+    if size and getattr(owner, "drop_last", False):
+        return int(examples // size * size)
+    return examples
+
+
+def sizes_of(loader: Any) -> tuple[int, int, int]:
+    """Returns a loader's number of batches, their size, and its number of examples.
+
+    Raises:
+        TypeError: If it cannot say.
+    """
+    batches, sampler = batches_of(loader), sampler_of(loader)
+    if isinstance(sampler, FilteredSampler):  # whose length is of the last epoch
+        sampler = sampler.sampler
+    with suppress(TypeError):  # of a sampler without a length
+        if is_trackable(loader) and is_plain(batches):
+            examples = len(sampler)
+            if getattr(sampler, "replays", False):  # of which a draw may leave out some
+                examples = sampler.examples // sampler.world
+            examples = read_of(loader, examples)
+            return -(-examples // batches.batch_size), batches.batch_size, examples
+    raise TypeError(
+        f"how many examples each batch of a {type(loader).__name__} has is not known before "
+        "it is read: follow loader.progress in place of a number of steps, or wrap a "
+        "DataLoader of a map-style data set"
+    )
+
+
+def check_each_once(loader: Any) -> None:
+    """Checks that a loader gives each drawn example once.
+
+    Raises:
+        TypeError: If it may not, or how many there are is not known.
+    """
+    if not is_trackable(loader):
+        if examples_of(loader) is None:
+            raise TypeError(
+                f"how many examples a {type(loader).__name__} has is not known before an epoch is "
+                "over: follow loader.progress in place of a number of steps"
+            )
+        return
+    batches, sampler = batches_of(loader), sampler_of(loader)
+    kind, is_known = sampler, getattr(sampler, "replays", False)
+    if isinstance(sampler, FilteredSampler):
+        kind, is_known = sampler.sampler, sampler.whole is not None
+    if not is_plain(batches):
+        kind, is_known = batches, False
+    if not is_known:
+        raise TypeError(
+            f"how many examples of a {type(kind).__name__} are drawn is not known before the "
+            "epoch begins: follow loader.progress in place of a number of steps, or give the "
+            "DataLoader shuffle=True or a SubsetRandomSampler in place of it"
+        )

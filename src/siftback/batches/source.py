@@ -383,27 +383,31 @@ class Source:
 
     def _batch(self, data: Any) -> Batch:
         """Returns a batch as the loader gave it, with its size, indices and structure."""
-        scores, indices, lists, known = None, None, None, UNKNOWN_SIZE
+        scores, indices, lists, known, count = None, None, None, UNKNOWN_SIZE, None
         if isinstance(data, ScoredBatch):
             data, scores = data
             known = len(scores)
-        requested = None if self._order is None else self._order.take()
+        requested: list[Any] = []
+        if self._order is not None:
+            requested = self._order.take()
+            known = count = len(requested)
         if self._indexed:
             indices, data = data
             known = len(indices) if hasattr(indices, "__len__") else UNKNOWN_SIZE
-        elif requested is not None:
-            known = len(requested)
         if isinstance(data, Reordered):
             data, self.order_is_lost = data.batch, True
         size = known
         with suppress(BatchError):  # of an unknown structure, which matters only where it is split
-            size, lists = self.read_structure(data, known)
+            if self.lists is None:
+                size, lists = self.read_structure(data, known)
+            else:
+                size, lists = tree.size(data, lists=self.lists), self.lists
         if self._indexed:
             if size != UNKNOWN_SIZE:
                 indices = check_indices(indices, size, self.place)
-            if requested is not None:
+            if has_indices_within(self.loader) and self._order is not None:
                 self._check_requested(indices, requested)
-        elif requested is not None and size == known:  # a collate function may leave some out
+        elif size == count:  # a collate function may leave some out
             try:
                 positions = [operator.index(key) for key in requested]
                 indices = torch.tensor(positions, dtype=torch.int64)
@@ -411,7 +415,6 @@ class Source:
                 self.has_keys = True
         if self.order_is_lost:
             indices = None
-        count = None if requested is None else len(requested)
         return Batch(data, size, indices, scores=scores, lists=lists, requested=count)
 
     def _check_requested(self, indices: Any, requested: list[Any]) -> None:
@@ -420,8 +423,6 @@ class Source:
         Raises:
             BatchError: If one is not.
         """
-        if not has_indices_within(self.loader):
-            return
         others = set(indices.tolist()) - set(requested)
         if others:
             raise BatchError(

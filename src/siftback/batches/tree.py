@@ -110,6 +110,15 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
     """
     if lists is None:
         return _preferred(_candidates(batch, known), known).size
+    members = batch if type(batch) in (tuple, list) else [batch]
+    if not lists and all(
+        type(leaf) is Tensor and leaf.ndim and leaf.layout == torch.strided and not leaf.is_nested
+        for leaf in members
+    ):
+        # A batch of tensors alone, as most are, needs no walk through its structure.
+        lengths = {len(leaf) for leaf in members}
+        if len(lengths) == 1:
+            return lengths.pop()
     parts = columns(batch, lists)
     sizes = {len(leaf) for _, leaf in parts}
     if len(sizes) != 1:
@@ -320,6 +329,9 @@ def tensors(batch: Any) -> list[Tensor]:
 
 def device(batch: Any) -> torch.device:
     """Returns the device of the batch's first tensor; the CPU if there is none."""
+    first = batch[0] if type(batch) in (tuple, list) and batch else batch
+    if isinstance(first, Tensor):  # as of most, without a walk through the structure
+        return first.device
     return next((tensor.device for tensor in tensors(batch)), torch.device("cpu"))
 
 

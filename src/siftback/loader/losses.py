@@ -348,7 +348,8 @@ class LossRecord:
 
     def _check_losses(self, losses: Any, reduced: bool) -> None:
         """Checks that there is a loss for each example, or a single one for the batch."""
-        check_flag("reduced", reduced)
+        if reduced is not False:
+            check_flag("reduced", reduced)
         if not is_dense(losses) or not losses.is_floating_point():
             kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
             raise LossError(

@@ -6,21 +6,260 @@ within an epoch, and with a rule leaves examples out before they are read, by th
 Set ``KERAS_BACKEND=torch`` before Keras is imported.
 """
 
-from typing import Any
+import inspect
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Self
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.stats import Stats
-from siftback.errors import ConfigError, LossError
-from siftback.frameworks.keras_dataset import INDEX, OWN, WEIGHT, SelectiveDataset, keras
-from siftback.frameworks.keras_wrapper import KerasWrapper, without_traces
+from siftback.errors import ConfigError, LossError, StateError
+from siftback.frameworks.keras_dataset import (
+    INDEX,
+    OWN,
+    WEIGHT,
+    Progress,
+    SelectiveDataset,
+    callbacks_with_progress,
+    check_settings,
+    keras,
+)
+from siftback.frameworks.step_selection import StepSelection
 from siftback.losses.per_example import check_losses
+from siftback.processes.distributed import rank_and_world
+from siftback.scorers.selection_pass import untouched
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
+from siftback.state import Stateful
+
+# What is above says what to install where there is no Keras.
+# isort: split
+from keras.src.trainers.compile_utils import get_loss  # has no public name
 
 __all__ = ["LossRecorder", "SelectiveDataset", "SelectiveModel"]
+
+_STATE = "siftback"  # the name of the selection's state among the saved variables
+_STEPS = ("fit", "train_step", "test_step", "compute_loss", "compute_metrics")
+
+
+class KerasWrapper(keras.Model):
+    """A model round another one, which it calls; the base of those that change its training step.
+
+    Args:
+        model: Any built or unbuilt Keras model that leaves the training step to Keras.
+        name: As for every Keras model.
+
+    Attributes:
+        model: The wrapped model.
+        progress: How far training has come.
+        stats: What was done so far, a `Stats`.
+    """
+
+    def __init__(self, model: Any, name: str | None = None) -> None:
+        check_model(type(self).__name__, model)
+        # The losses' scaling under mixed_float16 goes by the dtype policy of the compiled model.
+        super().__init__(name=name, dtype=model.dtype_policy, autocast=False)
+        self.model, self.stats = model, Stats()
+        self.progress = Progress(self)
+        self._saved_state = WrapperState(progress=self.progress)
+        self._loss_of_each: LossOfEach | None = None  # for the loss that was compiled last
+        # Of the current step: float32[b], its loss weights, and what is called with its outputs.
+        self._factors: Tensor | None = None
+        self._record: Callable[[Any, Any], None] | None = None
+        self.built = model.built
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """The outputs of the wrapped model."""
+        return self.model(inputs, training=training)
+
+    @property
+    def output_names(self) -> Any:
+        """Those of the wrapped model, where it has any."""
+        return self.model.output_names
+
+    def fit(self, *args: Any, **settings: Any) -> Any:
+        """Trains as Keras does; on a `SelectiveDataset` it goes on within an epoch.
+
+        Args:
+            args: Those of ``keras.Model.fit``.
+            settings: Likewise. With a `SelectiveDataset`, ``epochs`` is that of the data set.
+
+        Raises:
+            ConfigError: If the data is not for this wrapper, or a setting does not go with it.
+            StateError: If a loaded state is of a data set with other arguments, or within another
+                epoch than ``initial_epoch``.
+        """
+        arguments = inspect.signature(keras.Model.fit).bind(self, *args, **settings).arguments
+        del arguments["self"]
+        data, progress = arguments.get("x"), self.progress
+        self.check_data(data)
+        arguments["callbacks"] = callbacks_with_progress(
+            progress, arguments.get("callbacks"), arguments.get("verbose", "auto")
+        )
+        progress.begin_training(data)
+        try:
+            with warnings.catch_warnings():
+                if progress.dataset:
+                    check_settings(progress.dataset, arguments)
+                    arguments["shuffle"] = False
+                    # As Keras says where an epoch has fewer batches than the first one.
+                    warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+                    # Builds what is not built. Keras would read batches for it, of an epoch not
+                    # yet begun.
+                    batch = progress.dataset.first_examples()
+                    self.test_on_batch(*keras.tree.map_structure(to_tensor, batch))
+                return super().fit(**arguments)
+        finally:
+            progress.end_training()
+
+    def check_data(self, data: Any) -> None:
+        """Checks that ``fit()`` was given data for this wrapper."""
+        raise NotImplementedError
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """As Keras does, after making sure that a step can be selected in.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
+        name = type(self).__name__
+        if self.jit_compile:
+            raise ConfigError(
+                f"{name} chooses rows in every step, which jit_compile=True would compile away: "
+                "leave jit_compile out of compile()"
+            )
+        if rank_and_world()[1] > 1:
+            raise ConfigError(
+                f"fit() of Keras trains in one process on the torch backend, and there are "
+                f"{rank_and_world()[1]}: train {name} in one, or the model in a "
+                "DistributedDataParallel, in a loop with a SelectiveLoader"
+            )
+        if isinstance(self.loss, dict | list | tuple) and len(self.loss) != 1:
+            raise ConfigError(several_error(name, f"{len(self.loss)} losses"))
+        return super().make_train_function(force)
+
+    def losses_of(self, y: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
+        """The compiled loss of each example, times its sample weight.
+
+        Args:
+            y: The targets of N examples.
+            y_pred: The model's output for them.
+            sample_weight: One weight per example, or one for each of its positions.
+
+        Returns:
+            float[N]. Of several positions it is the mean over those that are neither masked nor
+            of weight 0.
+
+        Raises:
+            ConfigError: If there are several outputs.
+            LossError: If the loss is not one per example.
+        """
+        if keras.tree.is_nested(y_pred) or keras.tree.is_nested(y):
+            raise ConfigError(several_error(type(self).__name__, "several outputs"))
+        if y is None or self.loss is None:
+            raise LossError(
+                f"{type(self).__name__} needs one loss per example: give targets to fit(), and a "
+                "loss to compile(), not add_loss() alone"
+            )
+        if not self._loss_of_each or self._loss_of_each.compiled is not self.loss:
+            self._loss_of_each = LossOfEach(self.loss, y, y_pred)
+        with torch.no_grad():
+            return self._loss_of_each(y, y_pred, sample_weight)
+
+    def check_weights(self) -> None:
+        """Makes sure that loss weights can be applied to the losses computed last.
+
+        Raises:
+            ConfigError: If the loss's reduction would undo them.
+        """
+        assert self._loss_of_each
+        self._loss_of_each.check_weights()
+
+    def train_on(
+        self,
+        batch: Any,
+        factors: Tensor | None,
+        record: Callable[[Any, Any], None] | None = None,
+    ) -> Any:
+        """Keras's own training step.
+
+        Args:
+            batch: Inputs, targets and sample weights of b examples.
+            factors: float32[b], the weights of their losses, besides their own; None are all 1.
+            record: Is called with the targets, and the outputs of training's forward.
+        """
+        self._factors, self._record = factors, record
+        try:
+            return super().train_step(batch)
+        finally:
+            self._factors = self._record = None
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """As Keras does, with the loss weights of the selection in a training step."""
+        if training and self._record:
+            self._record(y, y_pred)
+        if training and self._factors is not None:
+            assert self._loss_of_each
+            sample_weight = self._loss_of_each.weighted(sample_weight, self._factors)
+        return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+
+    def get_config(self) -> dict[str, Any]:
+        """The wrapped model's configuration, for ``keras.saving``."""
+        return {"model": keras.saving.serialize_keras_object(self.model), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """Makes one of `get_config`'s result."""
+        model = keras.saving.deserialize_keras_object(
+            config["model"], custom_objects=custom_objects
+        )
+        return cls(**{**config, "model": model})
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the states of the selection and of the training's progress with the weights."""
+        buffer = io.BytesIO()
+        torch.save(self._saved_state.state_dict(), buffer)
+        store[_STATE] = np.frombuffer(buffer.getvalue(), dtype=np.uint8)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the states that were saved with the weights.
+
+        Raises:
+            StateError: If there is none, or one of other settings.
+        """
+        if _STATE not in store.keys():  # noqa: SIM118, as a store is not a mapping
+            raise StateError(
+                f"the file has no state of a {type(self).__name__}: load the weights of a bare "
+                "model into its model attribute, wrapped.model.load_weights(...)"
+            )
+        saved = io.BytesIO(np.asarray(store[_STATE]).tobytes())
+        self._saved_state.load_state_dict(torch.load(saved, weights_only=True))
+
+
+class WrapperState(Stateful):
+    """The states of objects that a wrapper saves with its weights, by name."""
+
+    def __init__(self, **members: Any) -> None:
+        self._members = members
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return self._members
 
 
 @keras.saving.register_keras_serializable(package="siftback")
@@ -94,10 +333,10 @@ class SelectiveModel(KerasWrapper):
         super().__init__(model, name)
         self._settings = {"keep": keep, "beta": beta, "warmup": warmup, "seed": seed}
         self._warmup = check_integer("warmup", warmup, 0)
-        self._in_batch = InBatch(keep, beta, selector, seed=check_integer("seed", seed, 0))
-        self._own_selector = selector is not None
-        self._tried = False  # whether the losses of a batch were computed
-        self.stats = Stats()
+        in_batch = InBatch(keep, beta, selector, seed=check_integer("seed", seed, 0))
+        self._selection, self._can_be_written = StepSelection(in_batch), selector is None
+        self._saved_state = WrapperState(progress=self.progress, selection=in_batch)
+        self.stats = self._selection.stats
 
     def check_data(self, data: Any) -> None:
         """Makes sure that examples can be chosen in each step.
@@ -105,7 +344,7 @@ class SelectiveModel(KerasWrapper):
         Raises:
             ConfigError: If the data is a `SelectiveDataset` with a rule, which chooses them.
         """
-        if isinstance(data, SelectiveDataset) and data.memory is not None:
+        if isinstance(data, SelectiveDataset) and data.memory:
             raise ConfigError(
                 "the SelectiveDataset has memory=, whose losses LossRecorder(model) records: train "
                 "that on it, or leave memory= out"
@@ -113,33 +352,18 @@ class SelectiveModel(KerasWrapper):
 
     def train_step(self, data: Any) -> Any:
         """Keras's step, on the rows of the batch that are chosen by their losses."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        count = tree.size((x, y, sample_weight))
-        self.stats.seen += count
-        warms = self.progress.is_training and self.progress.done < self._warmup
-        tries, self._tried = not self._tried, True
-        if tries or not warms:
+        x, y, sample_weight = batch = keras.utils.unpack_x_y_sample_weight(data)
+
+        def score(tries: bool) -> tuple[Tensor, None]:
             with without_traces(self):
                 losses = self.losses_of(y, self(x, training=False), sample_weight)
-        if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
-            check_losses(losses, count)
-            tree.take((x, y, sample_weight), torch.zeros(1, dtype=torch.int64))
-            if self._in_batch.selector.reweights:
+            if tries and self._selection.in_batch.selector.reweights:
                 self.check_weights()
-        if warms:
-            self.stats.released += count
-            return super().train_step((x, y, sample_weight))
-        rows, weights = self._in_batch.select(losses)
-        stats, count_kept = self.stats, len(rows)
-        stats.considered, stats.scored = stats.considered + count, stats.scored + count
-        stats.kept, stats.released = stats.kept + count_kept, stats.released + count_kept
-        if count_kept < count:
-            x, y, sample_weight = tree.take((x, y, sample_weight), rows)
-        self.factors = weights if self._in_batch.selector.reweights else None
-        try:
-            return super().train_step((x, y, sample_weight))
-        finally:
-            self.factors = None
+            return check_losses(losses, tree.size(batch)), None
+
+        warms = self.progress.is_training and self.progress.done < self._warmup
+        rows, weights = self._selection.take(batch, score, skips=warms)
+        return self.train_on(rows, weights)
 
     def get_config(self) -> dict[str, Any]:
         """The wrapped model's configuration and the arguments, for ``keras.saving``.
@@ -147,20 +371,12 @@ class SelectiveModel(KerasWrapper):
         Raises:
             ConfigError: With a selector, which Keras cannot write.
         """
-        if self._own_selector:
+        if not self._can_be_written:
             raise ConfigError(
                 "a model with selector= cannot be saved as a whole: save its weights, "
                 "save_weights(...), or the wrapped model, wrapped.model.save(...)"
             )
         return {**super().get_config(), **self._settings}
-
-    def selection_state(self) -> dict[str, Any]:
-        """See `InBatch.state_dict`."""
-        return self._in_batch.state_dict()
-
-    def load_selection_state(self, state: dict[str, Any]) -> None:
-        """See `InBatch.load_state_dict`."""
-        self._in_batch.load_state_dict(state)
 
 
 @keras.saving.register_keras_serializable(package="siftback")
@@ -186,25 +402,13 @@ class LossRecorder(KerasWrapper):
     For an example see `SelectiveDataset`.
     """
 
-    def __init__(self, model: Any, name: str | None = None) -> None:
-        super().__init__(model, name)
-        self.stats = Stats()
-        self._current: tuple[Any, Any] | None = None  # the step's indices and sample weights
-
-    def epoch_begins(self, dataset: SelectiveDataset, resumes: bool) -> None:
-        """Counts what an epoch, or the rest of one, has."""
-        stats, read = self.stats, dataset.remaining
-        whole = read if resumes else dataset.examples
-        stats.seen, stats.considered = stats.seen + whole, stats.considered + whole
-        stats.unread, stats.kept = stats.unread + whole - read, stats.kept + read
-
     def check_data(self, data: Any) -> None:
         """Makes sure that losses can be recorded.
 
         Raises:
             ConfigError: If the data is not a `SelectiveDataset` with a rule.
         """
-        if not isinstance(data, SelectiveDataset) or data.memory is None:
+        if not isinstance(data, SelectiveDataset) or not data.memory:
             without = " without memory=" if isinstance(data, SelectiveDataset) else ""
             raise ConfigError(
                 f"LossRecorder.fit() trains on a SelectiveDataset with memory=, and was given a "
@@ -221,12 +425,25 @@ class LossRecorder(KerasWrapper):
                 "fit() with a SelectiveDataset, or train the wrapped model, recorder.model"
             )
         weights, sample_weight = carried[WEIGHT], carried.get(OWN)
-        self._current = carried[INDEX], sample_weight
-        self.factors = weights if bool((weights != 1).any()) else None
-        try:
-            return super().train_step((x, y, sample_weight))
-        finally:
-            self._current = self.factors = None
+        factors = weights if bool((weights != 1).any()) else None
+        record = partial(self._record_losses, carried[INDEX], sample_weight)
+        return self.train_on((x, y, sample_weight), factors, record)
+
+    def _record_losses(self, indices: Tensor, sample_weight: Any, y: Any, y_pred: Any) -> None:
+        dataset = self.progress.dataset
+        assert dataset
+        losses = self.losses_of(y, y_pred, sample_weight)
+        if dataset.reweights:  # also in epochs whose weights are 1
+            self.check_weights()
+        wrong = ~losses.isfinite()
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise LossError(
+                f"the loss of example {int(indices[row])} is {float(losses[row])}: lower the "
+                "learning rate or fix the example"
+            )
+        dataset.update(indices.cpu(), losses)
+        self.stats.released += len(losses)
 
     def test_step(self, data: Any) -> Any:
         """Keras's step; nothing is recorded."""
@@ -236,29 +453,143 @@ class LossRecorder(KerasWrapper):
             )
         return super().test_step(data)
 
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> Any:
-        """As Keras does, after recording the losses of a training step's batch."""
-        if training and self._current is not None:
-            dataset = self.progress.dataset
-            assert dataset is not None
-            indices, weights = self._current
-            losses = self.losses_of(y, y_pred, weights)
-            if dataset.reweights:  # also in epochs whose weights are 1
-                self.check_weights()
-            wrong = ~losses.isfinite()
-            if wrong.any():
-                row = int(wrong.nonzero()[0])
-                raise LossError(
-                    f"the loss of example {int(indices[row])} is {float(losses[row])}: lower the "
-                    "learning rate or fix the example"
+
+class LossOfEach:
+    """The compiled loss without reduction.
+
+    Args:
+        loss: As given to ``compile()``.
+        y: Targets of a first batch, by which Keras resolves names such as "crossentropy".
+        y_pred: Outputs for it.
+
+    Attributes:
+        compiled: The loss, as given.
+
+    Raises:
+        LossError: If it does not give one loss per example.
+    """
+
+    def __init__(self, loss: Any, y: Any, y_pred: Any) -> None:
+        self.compiled = loss
+        flat = keras.tree.flatten(loss)
+        resolved = get_loss(flat[0], y, y_pred)
+        self._name, self._reduction = resolved.name, resolved.reduction
+        if type(resolved).__call__ is not keras.losses.Loss.__call__:
+            raise LossError(
+                f"the loss {self._name} overrides __call__, so that it cannot be had for each "
+                "example: override call(y_true, y_pred), which gives one loss per example"
+            )
+        # Keras's own copy() would write the loss to a file.
+        self._each = object.__new__(type(resolved))
+        vars(self._each).update(vars(resolved), reduction="none")
+        self._ndim = 1
+        self._check(y, y_pred)
+
+    def __call__(self, y: Any, y_pred: Any, sample_weight: Any) -> Tensor:
+        """float[N], of targets, outputs and the examples' own weights."""
+        values = self._each(y, y_pred)
+        weights = torch.ones_like(values)
+        for factor in (getattr(y_pred, "_keras_mask", None), sample_weight):
+            if factor is not None:
+                weights = weights * fit_dimensions(to_tensor(factor).to(values), self._ndim)
+        valid = (weights != 0).reshape(len(values), -1).sum(1).clamp(min=1)
+        losses: Tensor = (values * weights).reshape(len(values), -1).sum(1) / valid
+        return losses
+
+    def weighted(self, sample_weight: Any, factors: Tensor) -> Tensor:
+        """An example's own weights times those of the selection."""
+        self.check_weights()
+        factors = fit_dimensions(factors, self._ndim)
+        if sample_weight is None:
+            return factors
+        weights = to_tensor(sample_weight)
+        return fit_dimensions(weights, self._ndim) * factors.to(weights)
+
+    def check_weights(self) -> None:
+        """Makes sure that the reduction does not undo weights.
+
+        Raises:
+            ConfigError: If it does.
+        """
+        if self._reduction == "mean_with_sample_weight":
+            raise ConfigError(
+                f'the loss {self._name} has reduction="mean_with_sample_weight", which would '
+                "undo the loss weights of the selection: leave reduction= out"
+            )
+
+    def _check(self, y: Any, y_pred: Any) -> None:
+        """Compares the losses of a batch with the loss of its first example alone."""
+        with torch.no_grad():
+            values = self._each(y, y_pred)
+            count = len(y_pred)
+            fits = values.ndim > 0 and len(values) == count
+            if fits and count > 1 and not hasattr(y_pred, "_keras_mask"):
+                alone = self._each(y[:1], y_pred[:1])
+                fits = alone.shape == values[:1].shape and bool(
+                    torch.isclose(alone, values[:1], 1e-2, 1e-4, equal_nan=True).all()
                 )
-            dataset.update(indices.cpu(), losses)
-            self.stats.released += len(losses)
-        return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+        if not fits:
+            raise LossError(
+                f"the loss {self._name} does not give one loss per example (its shape is "
+                f"{list(values.shape)} for {count} examples): give a loss whose value for an "
+                "example depends on that example alone, without a mean over the batch"
+            )
+        self._ndim = values.ndim
+
+
+@contextmanager
+def without_traces(model: Any) -> Iterator[None]:
+    """A forward pass in eval mode that leaves the model, and all chance, as they were."""
+    # Of BatchNorm, seed generators and metrics; Keras keeps them as variables, not as buffers.
+    variables = [*model.non_trainable_variables, *model.metrics_variables]
+    values = [(variable, variable.value.clone()) for variable in variables]
+    device = next((v.value.device for v in model.trainable_variables), torch.device("cpu"))
+    with torch.no_grad(), untouched(model, "eval", device):
+        try:
+            yield
+        finally:
+            for variable, value in values:
+                variable.assign(value)
+
+
+def check_model(name: str, model: Any) -> None:
+    """Checks that a wrapper can be put round a model.
+
+    Raises:
+        ConfigError: If the backend is not torch, or it is no model that leaves its steps to Keras.
+    """
+    if keras.backend.backend() != "torch":
+        raise ConfigError(
+            f"{name} needs Keras's torch backend, and this is {keras.backend.backend()}: set the "
+            "environment variable KERAS_BACKEND=torch before keras is imported"
+        )
+    if not isinstance(model, keras.Model) or isinstance(model, KerasWrapper):
+        raise ConfigError(f"{name} wraps a Keras model, and was given a {type(model).__name__}")
+    overridden = [
+        step for step in _STEPS if getattr(type(model), step) != getattr(keras.Model, step)
+    ]
+    if overridden:
+        raise ConfigError(
+            f"{type(model).__name__} overrides {' and '.join(overridden)}, which {name} would "
+            "bypass: use siftback.InBatch in that method"
+        )
+
+
+def several_error(name: str, problem: str) -> str:
+    """Returns the message of an error about a model or loss of several outputs."""
+    return (
+        f"{name} chooses by one loss per example, and there are {problem}: give the model one "
+        "output, and combine its parts in the loss"
+    )
+
+
+def to_tensor(value: Any) -> Any:
+    """A value as a tensor on Keras's device; None as it is."""
+    return None if value is None else keras.ops.convert_to_tensor(value)
+
+
+def fit_dimensions(weights: Tensor, ndim: int) -> Tensor:
+    """Weights with as many dimensions as the losses, of which the last ones may be 1."""
+    while weights.ndim > ndim and weights.shape[-1] == 1:
+        weights = weights.squeeze(-1)
+    return weights.reshape(*weights.shape, *[1] * (ndim - weights.ndim))

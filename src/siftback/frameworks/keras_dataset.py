@@ -1,5 +1,6 @@
-"""For `siftback.frameworks.keras`: a data set whose order and position are known and saved."""
+"""For `siftback.frameworks.keras`: a data set of known order, and the progress of its training."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,16 +21,39 @@ from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.last_batches import count_batches, find_start
 from siftback.epochs.sampler import SelectiveSampler
-from siftback.errors import BatchError, ConfigError
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.rule import EpochRule, checked_rule
-from siftback.state import check_digest, check_entries, raise_damaged, seal, state_of
+from siftback.state import (
+    MOST_EPOCHS,
+    Check,
+    Stateful,
+    anything,
+    check_entries,
+    dict_of,
+    generator_state,
+    integer,
+    optional,
+    raise_damaged,
+    tensor,
+    tuple_of,
+)
 
-__all__ = ["INDEX", "OWN", "WEIGHT", "SelectiveDataset", "keras"]
+__all__ = [
+    "INDEX",
+    "OWN",
+    "WEIGHT",
+    "Progress",
+    "SelectiveDataset",
+    "callbacks_with_progress",
+    "check_settings",
+    "keras",
+]
 
+_NONE = -1  # in a state: the epoch is not begun
 INDEX, WEIGHT, OWN = "sift_index", "sift_weight", "sample_weight"
 
 
-class SelectiveDataset(keras.utils.PyDataset):
+class SelectiveDataset(keras.utils.PyDataset, Stateful):
     """Batches in an order that is known, so that training goes on within an epoch.
 
     The order is a function of the seed and the epoch; ``fit(shuffle=...)`` has no part in it. How
@@ -109,23 +133,27 @@ class SelectiveDataset(keras.utils.PyDataset):
     @property
     def reweights(self) -> bool:
         """Whether the rule may give examples weights other than 1."""
-        return self._sampler.draw is not None and self._sampler.draw.reweights
+        return bool(self._sampler.draw and self._sampler.draw.reweights)
 
     @property
     def num_batches(self) -> int:
         """Batches that the epoch in training still had as fit() began it; else of all examples."""
-        if self._order is None:
-            return self._batches_of(self.examples)
-        return self._batches_of(len(self._order)) - self._first
+        return self._count_batches(self._drawn) - self._first
 
     @property
     def remaining(self) -> int:
         """Examples of those batches."""
-        whole = self.examples if self._order is None else len(self._order)
-        return whole - self._start_of(self._first)
+        return self._drawn - self._start_of(self._first)
+
+    @property
+    def _drawn(self) -> int:
+        return self.examples if self._order is None else len(self._order)
 
     def __len__(self) -> int:
         return self.num_batches
+
+    def __bool__(self) -> bool:
+        return True  # not by its length
 
     def steps(self, epoch: int) -> int:
         """Batches of an epoch, from 0.
@@ -134,13 +162,13 @@ class SelectiveDataset(keras.utils.PyDataset):
             TypeError: If the rule cannot know before it has drawn.
         """
         draw = self._sampler.draw
-        count = self.examples if draw is None else draw.count(epoch)
+        count = draw.count(epoch) if draw else self.examples
         if count is None:
             raise TypeError(
                 f"how many examples {type(self.memory).__name__} draws is not known "
                 "before an epoch begins: take a rule of a fixed count, such as Memory"
             )
-        return self._batches_of(count)
+        return self._count_batches(count)
 
     @property
     def total_steps(self) -> int:
@@ -162,7 +190,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         batch = self._first + index
         indices = self._order[self._start_of(batch) : self._start_of(batch + 1)]
         x, y, sample_weight = self._read(indices)
-        if self._sampler.draw is None:
+        if not self._sampler.draw:
             return (x, y) if sample_weight is None else (x, y, sample_weight)
         carried = {INDEX: indices, WEIGHT: self._sampler.draw.weights_of(indices)}
         return x, y, carried if sample_weight is None else {**carried, OWN: sample_weight}
@@ -194,8 +222,7 @@ class SelectiveDataset(keras.utils.PyDataset):
 
     def is_over(self, batches: int) -> bool:
         """Whether an epoch that was begun has no more batches than these."""
-        assert self._order is not None
-        return batches == self._batches_of(len(self._order))
+        return batches == self._count_batches(self._drawn)
 
     def end_epoch(self) -> None:
         """Ends the epoch that was begun; its batches may still be asked for."""
@@ -209,41 +236,23 @@ class SelectiveDataset(keras.utils.PyDataset):
         """Gives the rule the losses of examples of the epoch in training."""
         self._sampler.update(indices, losses)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the rule's memory, and all that the orders and draws depend on."""
-        return seal({"settings": self._settings(), "sampler": self._sampler.state_dict()})
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: If that of a data set with other arguments, or damaged.
-        """
-        check_digest(self, state)
-        check_entries(self, state, {"sampler": state_of(self._sampler)}, self._settings())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self._sampler.load_state_dict(state["sampler"])
-
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
         return {"batch_size": self.batch_size}
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"sampler": self._sampler}
 
     def _set_order(self, epoch: int) -> None:
         self._order, self._first = torch.cat([*self._sampler.order(epoch)]), 0
 
-    def _batches_of(self, count: int) -> int:
+    def _count_batches(self, count: int) -> int:
         return count_batches(count, self.batch_size, whole=self.examples)
 
     def _start_of(self, batch: int) -> int:
-        """The place in the epoch's order of a batch's first example."""
-        examples = self.examples if self._order is None else len(self._order)
-        return find_start(batch, examples, self.batch_size, whole=self.examples)
+        """Returns the index in the epoch's order of a batch's first example."""
+        return find_start(batch, self._drawn, self.batch_size, whole=self.examples)
 
     def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
         if self._is_arrays:
@@ -257,3 +266,276 @@ class SelectiveDataset(keras.utils.PyDataset):
             )
         x, y, *weights = batch
         return x, y, weights[0] if weights else None
+
+
+class Progress(Stateful):
+    """Which epoch a training is in, and how many of its batches were trained on.
+
+    Args:
+        model: The wrapper, in whose files it is saved.
+
+    Attributes:
+        dataset: The one that is trained on, where its position is known.
+        is_training: Whether ``fit()`` is under way.
+        done: Epochs trained in all calls of ``fit()`` together.
+        loaded: The state of a file, from which the next epoch goes on; else empty.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._epoch, self._batches = 0, _NONE
+        self._random: dict[str, Any] = {}  # to be restored before the next step
+        self.is_training = False
+        self.done = 0
+        self.dataset: SelectiveDataset | None = None
+        self.loaded: dict[str, Any] = {}
+
+    def begin_training(self, data: Any) -> None:
+        """Begins a ``fit()``."""
+        self.dataset = data if isinstance(data, SelectiveDataset) else None
+        self._epoch, self._batches, self.is_training = 0, _NONE, True
+
+    def end_training(self) -> None:
+        """Ends it, where it stands."""
+        self.is_training, self._random = False, {}
+        if self.dataset:
+            self.dataset.end_training()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begins an epoch, or goes on within the one of the loaded state.
+
+        Raises:
+            StateError: If the loaded state is of another data set, or within another epoch.
+        """
+        resumes = bool(self.loaded) and self._load(self.loaded, epoch)
+        self.loaded = {}
+        if not resumes:
+            self.begin_step()
+            self._batches = 0
+            if self.dataset:
+                self.dataset.begin_epoch(epoch)
+        self._epoch = epoch
+        if self.dataset and self.dataset.memory:
+            read, stats = self.dataset.remaining, self._model.stats
+            count = read if resumes else self.dataset.examples
+            stats.seen += count
+            stats.considered += count
+            stats.unread += count - read
+            stats.kept += read
+
+    def begin_step(self) -> None:
+        """Restores random states, if the step is the first of an epoch or of its rest."""
+        if self._random:
+            restore_random_state(self._random, self._model)
+            self._random = {}
+
+    def end_step(self) -> None:
+        """Counts a batch."""
+        self._batches += 1
+        if self.dataset and self.dataset.is_over(self._batches):
+            self.end_epoch()  # what is saved after its last step is not within it
+
+    def end_epoch(self) -> None:
+        """Ends the epoch, however many of its batches were trained on."""
+        if self._batches != _NONE:
+            self._epoch, self._batches = self._epoch + 1, _NONE
+            self.done += 1
+            if self.dataset:
+                self.dataset.end_epoch()
+                # Keras draws other numbers of random seeds after the rest of an epoch.
+                self._random = random_state_of(self._model)
+
+    @property
+    def dataset_state(self) -> dict[str, Any] | None:
+        """The state of the data set, if there is one."""
+        return self.dataset.state_dict() if self.dataset else None
+
+    @property
+    def random_state(self) -> dict[str, Any]:
+        """The states of random numbers with which training goes on."""
+        return self._random or random_state_of(self._model)
+
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        epochs = integer(most=MOST_EPOCHS)
+        random = {"seeds": anything, "cpu": generator_state, "cuda": optional(anything)}
+        fields = {"_epoch": epochs, "done": epochs, "_batches": integer(_NONE)}
+        return {**fields, "dataset_state": anything, "random_state": dict_of(random)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state, or the one that was loaded and no epoch has gone on from yet."""
+        return self.loaded or super().state_dict()
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits, as far as that is known before ``fit()``.
+
+        Raises:
+            StateError: If it does not, or training is within an epoch.
+        """
+        if self.is_training and self._batches != _NONE:
+            raise StateError(
+                f"weights with the state of a training are loaded within epoch {self._epoch}: load "
+                "them before fit(), or between two epochs"
+            )
+        super().check_state(state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another's state as the next epoch begins.
+
+        Raises:
+            StateError: As for `check_state`.
+        """
+        self.check_state(state)
+        self.loaded = state
+
+    def _load(self, state: dict[str, Any], epoch: int) -> bool:
+        """Loads a state for an epoch, and returns whether it is within that epoch."""
+        # Of a model that is built by now, and may not have been as the file was loaded.
+        seeds = [variable.value for variable in seed_variables(self._model)]
+        shapes = tuple_of(*[tensor(seed.dtype, *seed.shape) for seed in seeds])
+        check_entries(self, state["random_state"], {"seeds": shapes})
+        batches, saved, self.done = state["batches"], state["dataset_state"], state["done"]
+        resumes = bool(self.dataset) and batches != _NONE and epoch == state["epoch"]
+        if not self.dataset:
+            if batches > 0:
+                warnings.warn(
+                    f"the weights were saved after {batches} batches of epoch {state['epoch']}, "
+                    f"and fit() begins epoch {epoch} with its first batch, so that examples may "
+                    "be trained on twice: train on a SelectiveDataset, which goes on with the "
+                    "next batch, or save between epochs",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        elif batches > 0 and not (saved and resumes):
+            data = "a SelectiveDataset" if saved else "other data"
+            raise StateError(
+                f"the weights were saved after {batches} batches of epoch {state['epoch']} of "
+                f"{data}, and fit() begins epoch {epoch} of a SelectiveDataset: give that data set "
+                f"and fit(initial_epoch={state['epoch']}), or begin another training, of a new "
+                "wrapper round its model"
+            )
+        elif saved:
+            self.dataset.load_state_dict(saved)
+            if resumes:
+                self.dataset.resume_epoch(epoch, batches)
+                self._batches = batches
+        follows = batches == _NONE and epoch == state["epoch"] > 0
+        if resumes or follows:
+            self._random = state["random_state"]
+            if batches == 0:  # before Keras asks for a batch, as when it was saved
+                self.begin_step()
+        return resumes
+
+
+class _Begins(keras.callbacks.Callback):
+    """The first callback: reports to the progress what training does, before others save it."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+        self.others: list[Any] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._progress.begin_epoch(epoch)
+        if self._progress.dataset:
+            params = {**self.params, "steps": self._progress.dataset.num_batches}
+            for callback in self.others:
+                callback.set_params(params)  # the length that the progress bar shows
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._progress.begin_step()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._progress.end_step()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._progress.end_epoch()
+
+
+class _Starts(keras.callbacks.Callback):
+    """The last callback: has ``fit()`` begin with the epoch of the weights that were restored.
+
+    Keras 3.15 saves epoch 0 within the first epoch after a restart, and the epoch that is over
+    after its last batch.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress, self._before = progress, progress.loaded
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        restored = self._progress.loaded
+        if restored and restored is not self._before:
+            self.model._initial_epoch = restored["epoch"]
+
+
+def callbacks_with_progress(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
+    """Callbacks of ``fit()``, among those that a training's progress needs.
+
+    Raises:
+        ConfigError: If they are a ``CallbackList``.
+    """
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        raise ConfigError("callbacks= is a CallbackList: give a list of callbacks")
+    kinds, callbacks = keras.callbacks, keras.tree.flatten(callbacks or [])
+    if verbose != 0 and not any(
+        isinstance(callback, kinds.ProgbarLogger) for callback in callbacks
+    ):
+        callbacks.append(kinds.ProgbarLogger())
+    begins = _Begins(progress)
+    restores = any(isinstance(callback, kinds.BackupAndRestore) for callback in callbacks)
+    begins.others = [begins, *callbacks, *([_Starts(progress)] if restores else [])]
+    return begins.others
+
+
+def check_settings(dataset: SelectiveDataset, settings: dict[str, Any]) -> None:
+    """Makes sure that ``fit()`` was called with what goes with a `SelectiveDataset`.
+
+    Raises:
+        ConfigError: If it was not.
+    """
+    epochs = settings.get("epochs", 1)
+    if epochs != dataset.epochs:
+        raise ConfigError(
+            f"fit(epochs={epochs}) and SelectiveDataset(epochs={dataset.epochs}): give both the "
+            "length of the whole training"
+        )
+    if settings.get("validation_data") is dataset:
+        raise ConfigError(
+            "validation_data= is the SelectiveDataset: give data that is not selected"
+        )
+    for name, instead in (
+        ("class_weight", "give the data set a third part, sample weights"),
+        ("steps_per_epoch", "the data set knows how many batches an epoch has"),
+        ("validation_split", "give validation_data="),
+        ("y", "the data set has the targets"),
+        ("sample_weight", "give the data set a third part, sample weights"),
+        ("batch_size", "the data set has one"),
+    ):
+        if settings.get(name) is not None and settings[name] != 0.0:
+            raise ConfigError(f"{name}= does not go with a SelectiveDataset: {instead}")
+
+
+def seed_variables(model: Any) -> list[Any]:
+    """Returns the states of the wrapped model's seed generators, which Keras does not save."""
+    weights = {id(weight) for weight in model.model.weights}
+    return [variable for variable in model.model.variables if id(variable) not in weights]
+
+
+def random_state_of(model: Any) -> dict[str, Any]:
+    """Returns the states of a wrapper's seed generators and of PyTorch's random numbers."""
+    has_cuda = torch.cuda.is_available()
+    return {
+        "seeds": [variable.value.detach().cpu().clone() for variable in seed_variables(model)],
+        "cpu": torch.get_rng_state(),  # of dropout without a seed, and of fit(shuffle=True)
+        "cuda": torch.cuda.get_rng_state() if has_cuda else None,
+    }
+
+
+def restore_random_state(state: dict[str, Any], model: Any) -> None:
+    """Restores what `random_state_of` returned."""
+    for variable, seed in zip(seed_variables(model), state["seeds"], strict=True):
+        variable.assign(seed)
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -30,11 +30,11 @@ from siftback.batches.order import is_plain, is_trackable, sampler_of
 from siftback.epochs.loader_order import gives_all, ranks_of
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, SiftbackError
+from siftback.frameworks.step_selection import rank_seed
 from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
-from siftback.seeding import Stream, generator_of
 from siftback.state import check_digest, seal
 
 __all__ = ["AcceleratedLoader", "prepare"]
@@ -87,7 +87,11 @@ class AcceleratedLoader(DataLoaderStateMixin):
                 position += 1
                 self._position, self._is_last = position, position == total
                 self.end_of_dataloader = self._is_last
-                yield self._placed(batch)
+                accelerator = self._accelerator
+                if accelerator.device_placement:
+                    non_blocking = accelerator.non_blocking
+                    batch = send_to_device(batch, accelerator.device, non_blocking=non_blocking)
+                yield batch
             if total is not None and position != total:
                 raise BatchError(
                     f"epoch {epoch} gave {position} batches where {total} were expected, so that "
@@ -141,12 +145,6 @@ class AcceleratedLoader(DataLoaderStateMixin):
         self._loader.load_state_dict(state["loader"])
         self._position, self._is_resumed, self._is_last = state["position"], True, False
 
-    def _placed(self, batch: Any) -> Any:
-        accelerator = self._accelerator
-        if not accelerator.device_placement:
-            return batch
-        return send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
-
     def _count(self, epoch: int) -> int:
         """The batches of an epoch that was just begun."""
         loader = self._loader
@@ -154,7 +152,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
             return loader.steps(epoch)
         except TypeError as error:
             batches = loader.batch_sampler
-            if self._counted and loader.scorer is None and is_plain(batches):
+            if self._counted and not loader.scorer and is_plain(batches):
                 with suppress(TypeError):  # of a sampler without a length
                     return len(batches)  # of what was drawn
             raise ConfigError(
@@ -234,23 +232,35 @@ def prepare(
     >>> loader.total_steps, stepped, loader.stats.unread
     (9, 5, 144)
     """
-    _check(accelerator, loader)
+    check_loader(accelerator, loader)
     world = accelerator.num_processes
     if accelerator.split_batches and world > 1:
-        loader = _split(loader, world)
-    passes = model is not None or memory is None
-    if passes:
-        _check_passes(accelerator, settings.setdefault("exact", True))
+        loader = split_batches(loader, world)
+    if model is not None or not memory:  # there are scoring passes
+        if accelerator.distributed_type in _SHARDED:
+            raise ConfigError(
+                f"{accelerator.distributed_type.value} shards the model, and a scoring pass needs "
+                "it whole: choose with memory=Memory(), which makes none"
+            )
+        if not settings.setdefault("exact", True):
+            raise ConfigError(
+                "exact=False leaves the steps of an epoch to chance, and Accelerate needs to know "
+                "its last batch, in every process the same: leave exact= out"
+            )
     if model is not None:
         model = accelerator.unwrap_model(model)
         if loss_fn is not None or losses is not None:
-            loss_fn, losses = None, _under_autocast(accelerator, resolve_losses(loss_fn, losses))
+            inner, loss_fn = resolve_losses(loss_fn, losses), None
+
+            def losses(model: nn.Module, batch: Any) -> torch.Tensor:
+                with accelerator.autocast():
+                    return inner(model, batch)
+
     selection_seed = seed
     if world > 1:
-        loader = _shared(accelerator, loader, memory, seed)
-        if memory is None:  # which has one order and one draw for all
-            generator = generator_of(seed, accelerator.process_index, Stream.SELECTION)
-            selection_seed = generator.initial_seed()
+        loader = share_examples(accelerator, loader, memory, seed)
+        if not memory:  # which has one order and one draw for all
+            selection_seed = rank_seed(seed, accelerator.process_index)
     selective = SelectiveLoader(
         loader, model, loss_fn, losses=losses, memory=memory, seed=selection_seed, **settings
     )
@@ -259,8 +269,12 @@ def prepare(
     return prepared
 
 
-def _check(accelerator: Accelerator, loader: Any) -> None:
-    """Makes sure that a loader can be shared as this module does."""
+def check_loader(accelerator: Accelerator, loader: Any) -> None:
+    """Checks that a loader can be shared as this module does.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
     if isinstance(loader, SelectiveLoader | AcceleratedLoader):
         raise ConfigError(
             f"the loader is a {type(loader).__name__}: give prepare() the DataLoader, and the "
@@ -288,41 +302,20 @@ def _check(accelerator: Accelerator, loader: Any) -> None:
             "CPU give Accelerator(cpu=True)"
         )
     parallelism = getattr(accelerator, "parallelism_config", None)
-    if parallelism is not None and parallelism.non_data_parallel_size > 1:
+    if parallelism and parallelism.non_data_parallel_size > 1:
         raise ConfigError(
             "tensor, context and sequence parallelism give several processes the same examples, "
             "and here each has its own: train with data parallelism alone"
         )
 
 
-def _check_passes(accelerator: Accelerator, exact: bool) -> None:
-    if accelerator.distributed_type in _SHARDED:
-        raise ConfigError(
-            f"{accelerator.distributed_type.value} shards the model, and a scoring pass needs it "
-            "whole: choose with memory=Memory(), which makes none"
-        )
-    if not exact:
-        raise ConfigError(
-            "exact=False leaves the steps of an epoch to chance, and Accelerate needs to know its "
-            "last batch, in every process the same: leave exact= out"
-        )
-
-
-def _under_autocast(accelerator: Accelerator, losses: Losses) -> Losses:
-    def scored(model: nn.Module, batch: Any) -> torch.Tensor:
-        with accelerator.autocast():
-            return losses(model, batch)
-
-    return scored
-
-
-def _shared(
+def share_examples(
     accelerator: Accelerator, loader: "DataLoader[Any]", memory: EpochRule | None, seed: int
 ) -> "DataLoader[Any]":
-    """A loader of this process's share of the examples."""
+    """Returns a loader of this process's share of the examples."""
     world, sampler = accelerator.num_processes, sampler_of(loader)
     knows = isinstance(sampler, DistributedSampler | SelectiveSampler)
-    if knows or memory is not None:  # `SelectiveLoader` replaces or refuses any other sampler
+    if knows or memory:  # `SelectiveLoader` replaces or refuses any other sampler
         _, among = ranks_of(loader)
         if among != world:
             raise ConfigError(
@@ -341,11 +334,11 @@ def _shared(
     shared = SelectiveSampler(
         cast(Any, loader.dataset), shuffle=not isinstance(sampler, SequentialSampler), seed=seed
     )
-    return _with_batches(loader, shared, cast(int, loader.batch_size))
+    return replace_batches(loader, shared, cast(int, loader.batch_size))
 
 
-def _split(loader: "DataLoader[Any]", world: int) -> "DataLoader[Any]":
-    """A loader whose batch size is that of all processes together, as one of them reads it."""
+def split_batches(loader: "DataLoader[Any]", world: int) -> "DataLoader[Any]":
+    """Returns a loader of this process's part of each batch, whose size is that of all together."""
     size = loader.batch_size
     if size is None or not is_plain(loader.batch_sampler):
         raise ConfigError(
@@ -357,11 +350,11 @@ def _split(loader: "DataLoader[Any]", world: int) -> "DataLoader[Any]":
             f"split_batches=True splits batches of {size} among {world} processes: give a batch "
             "size that is a multiple of their number"
         )
-    return _with_batches(loader, loader.sampler, size // world)
+    return replace_batches(loader, loader.sampler, size // world)
 
 
-def _with_batches(loader: "DataLoader[Any]", sampler: Any, size: int) -> "DataLoader[Any]":
-    """The same loader, with other batches; workers, collating and all else as they are."""
+def replace_batches(loader: "DataLoader[Any]", sampler: Any, size: int) -> "DataLoader[Any]":
+    """Returns the same loader with other batches; workers, collating and all else as they are."""
     same = copy.copy(loader)
     batches = BatchSampler(sampler, size, loader.drop_last)
     # A DataLoader refuses that these are set, as its iterator may have read them; the copy has

@@ -208,7 +208,7 @@ def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:
     series = []
     for (label, family, strategy), by_number in configurations.items():
         together = [seeds for _, seeds in sorted(by_number.items())]
-        spent = [statistics.mean(spent for spent, _ in seeds) for seeds in together]
+        spent = [statistics.fmean(spent for spent, _ in seeds) for seeds in together]
         heights = [[height for _, height in seeds] for seeds in together]
         series.append(Series.over_seeds(label, spent, heights, family, strategy == MATCHED))
     return series

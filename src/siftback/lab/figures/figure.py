@@ -1,8 +1,9 @@
 """Results of an analysis: a figure, a table, a gallery, or why there is none.
 
-Plain data: :mod:`siftback.lab.figures.drawing` writes SVG and PNG of it,
-:mod:`siftback.lab.figures.writing` CSV, and :mod:`siftback.lab.report` a page, in which a series
-has the look that :mod:`siftback.lab.figures.styles` assigns to it.
+Plain data, which :mod:`siftback.lab.figures.describe` makes of findings. Of it
+:mod:`siftback.lab.figures.drawing` writes SVG and PNG, :mod:`siftback.lab.figures.writing` CSV, and
+:mod:`siftback.lab.report` a page, in which a series has the look that
+:mod:`siftback.lab.figures.styles` assigns to it.
 """
 
 import math
@@ -158,20 +159,6 @@ class Missing:
     name: str
     title: str
     why: str
-
-
-def build_figure(
-    name: str,
-    title: str,
-    sentences: Sequence[str],
-    source: str,
-    views: Mapping[str, Sequence[Panel]],
-    why: str,
-) -> Figure | Missing:
-    """Makes a figure, or says why it is missing, where no view has a panel."""
-    if not any(views.values()):
-        return Missing(name, title, why)
-    return Figure(name, title, sentences, source, views)
 
 
 class Range(NamedTuple):

@@ -10,6 +10,7 @@ from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.example_scores import Scores
 from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.describe import WORDS
 from siftback.lab.figures.figure import Figure, Gallery, Grid, Missing, Range
 from siftback.lab.figures.pareto import Point, frontier, frontier_shares
 from siftback.lab.figures.reading import read
@@ -25,6 +26,18 @@ def series_of(figure, view=None, panel=0):
     views = figure.views
     shown = views[view or next(iter(views))][panel]
     return {one.label: one for one in shown.series}
+
+
+def test_each_has_its_words_in_the_same_order():
+    assert list(ANALYSES) == list(WORDS)
+
+
+def test_an_analysis_that_fails_says_why_under_its_title(made):
+    add(made, "traditional", [(9, 1, 300, 10)], epochs=0)
+    (found,) = analyse([made], ["ideal"]).values()
+    assert isinstance(found, Missing)
+    assert found.title == WORDS["ideal"]["title"]
+    assert "ZeroDivisionError" in found.why
 
 
 def test_each_says_what_to_record_where_there_is_nothing():

@@ -22,9 +22,6 @@ AXES: dict[str, tuple[Axis, str]] = {
     "cost": ("cost", "cost (forwards of one example, a backward being 2)"),
 }
 
-# Settings of a comparison beside those of its runs.
-PLAN = ("strategies", "keeps", "seeds", "matched")
-
 
 class Curves(NamedTuple):
     """Configurations of a comparison, or of several that are shown as one.
@@ -155,7 +152,7 @@ def join_sweeps(comparisons: Iterable[Comparison]) -> list[Curves]:
     Of a configuration that several hold, it is the first one's.
     """
     recorded = [comparison for comparison in comparisons if comparison.runs]
-    groups = group_by_settings(recorded, PLAN)
+    groups = group_by_settings(recorded)
     joined = []
     for (title, first), group in zip(titled(group[0] for group in groups), groups, strict=True):
         tables = []

@@ -11,9 +11,6 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.run_summary import TRADITIONAL
 
-# What may differ between the comparisons at several learning rates.
-_VARIED = ("lr", "strategies", "keeps", "seeds", "matched")
-
 
 def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The final error or loss on held-out examples at each learning rate, by method.
@@ -27,7 +24,7 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         if comparison.runs and argument(comparison, "validation")
     ]
     held_out.sort(key=lambda comparison: (_title(comparison), float(argument(comparison, "lr"))))
-    for group in group_by_settings(held_out, _VARIED):
+    for group in group_by_settings(held_out, "lr"):
         title, metric = _title(group[0]), group[0].metric
         runs = pd.concat(
             read_runs(comparison).assign(rate=float(argument(comparison, "lr")))

@@ -16,9 +16,6 @@ from siftback.lab.records.frame import (
 )
 from siftback.lab.records.run_summary import Metric
 
-# What may differ between the comparisons at several shares of wrong labels.
-_VARIED = ("flip", "strategies", "keeps", "seeds", "matched")
-
 
 class NoisyEnd(NamedTuple):
     """A configuration's end where a share of the labels is wrong, beside the same budget's.
@@ -112,7 +109,7 @@ def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Returns the comparisons with wrong labels, and of equal settings those without."""
     return [
         comparison
-        for group in group_by_settings(comparisons, _VARIED)
+        for group in group_by_settings(comparisons, "flip")
         if any(argument(comparison, "flip") for comparison in group)
         for comparison in group
     ]

@@ -22,9 +22,6 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
 
-# What may differ between the comparisons of one curve.
-_VARIED = ("budget", "strategies", "keeps", "seeds", "matched", "evaluations")
-
 GOAL = 1.5
 """The budget ratio that a default should reach."""
 
@@ -188,7 +185,7 @@ def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     return [
         group
-        for group in group_by_settings(comparisons, _VARIED)
+        for group in group_by_settings(comparisons, "budget", "evaluations")
         if len(
             {
                 argument(comparison, "budget")

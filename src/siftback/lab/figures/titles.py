@@ -10,25 +10,26 @@ from siftback.lab.data.data_set import NOUNS
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import listed
 
+# Settings that say which runs a comparison has.
+PLAN = ("strategies", "keeps", "seeds", "matched")
+
 
 def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
     """Returns the value of a setting of a comparison."""
     return (comparison.environment.get("arguments") or {}).get(name, otherwise)
 
 
-def group_by_settings(
-    comparisons: Iterable[Comparison], varied: Iterable[str]
-) -> list[list[Comparison]]:
+def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[list[Comparison]]:
     """Returns the comparisons of equal settings together, in their order.
 
     Args:
         comparisons: The comparisons.
-        varied: Names of the settings that may differ.
+        varied: Names of the settings that may differ, beside those of which runs there are.
     """
     groups: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         settings = comparison.environment.get("arguments") or {}
-        shared = {key: value for key, value in settings.items() if key not in varied}
+        shared = {key: value for key, value in settings.items() if key not in {*PLAN, *varied}}
         # Records by hand may differ in what their settings do not say.
         key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
         groups.setdefault(key, []).append(comparison)

@@ -94,6 +94,7 @@ class Source:
 
     Attributes:
         loader: What is iterated.
+        is_ordered: Whether the order of the examples is known before they are read.
         epoch: The current epoch, from 0; or the next one, between epochs.
         position: Batches of this epoch that were dealt with.
         lists: Which lists in a batch hold one example per entry, as the first batch said; None
@@ -113,12 +114,13 @@ class Source:
     def __init__(self, loader: Iterable[Any], batches: Iterable[Any] | None = None) -> None:
         self.epoch = 0
         self.position = 0
-        self._order: TrackedBatches | None = None
+        self._order: Any = None  # a `TrackedBatches`, where the order can be known
         self.lists: Lists | None = None
         self.order_is_lost = self.has_keys = False
         self._indexed = is_indexed(loader)
         self.loader: Any = check_batches(loader)
-        if is_trackable(loader):
+        self.is_ordered = is_trackable(loader)
+        if self.is_ordered:
             self._order = TrackedBatches(batches_of(loader) if batches is None else batches)
             self.loader = with_order(cast(Any, loader), self._order)
         collate = getattr(data_loader_of(loader), "collate_fn", None)
@@ -128,23 +130,20 @@ class Source:
         if isinstance(self.loader, DataLoader) and self.loader.batch_sampler is not None:
             self.loader = testing_order(self.loader) if self.knows_indices else self.loader
         # By identity, as the truth of a batch sampler is its length, which it may not have.
-        batches = None if self._order is None else self._order.batches
-        owners = [self.loader, data_loader_of(self.loader), batches]
-        self._generators = Generators(owners)
+        batches = getattr(self._order, "batches", None)
+        self._generators = Generators([self.loader, data_loader_of(self.loader), batches])
         self._began: list[Any] = []  # the generators' states as the epoch began
-        self._state: dict[str, Any] | None = None  # to be gone on from
+        self._state: dict[str, Any] = {}  # to be gone on from; empty without one
         self._iterated = False
         self._batches: int | None = None  # of this epoch, 0 where that is not known
 
     def batches(self) -> Iterator[Batch]:
         """The batches of this epoch: from the place of a loaded state on, else from the start."""
-        state, self._state = self._state, None
+        state, self._state = self._state, {}
         self._batches = None
-        if state is None:
+        if not state:
             self.position = 0
-        if self._order is None:
-            return map(self._batch, self._read(state))
-        return map(self._batch, self._ordered(self._order, state))
+        return map(self._batch, self._ordered(state) if self.is_ordered else self._read(state))
 
     def end_epoch(self) -> None:
         """Moves on to the next epoch."""
@@ -158,7 +157,7 @@ class Source:
     @property
     def is_resumed(self) -> bool:
         """Whether a state was loaded that no epoch has yet gone on from."""
-        return self._state is not None
+        return bool(self._state)
 
     @property
     def is_within(self) -> bool:
@@ -173,12 +172,7 @@ class Source:
     @property
     def knows_indices(self) -> bool:
         """Whether batches come with the indices of their examples."""
-        return self._indexed or self._order is not None
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the order of the examples is known before they are read."""
-        return self._order is not None
+        return self._indexed or self.is_ordered
 
     @property
     def place(self) -> str:
@@ -212,7 +206,7 @@ class Source:
         Raises:
             StateError: Within an epoch of a loader whose order nothing can repeat.
         """
-        if self._state is not None:  # nothing was read since it was loaded
+        if self._state:  # nothing was read since it was loaded
             return self._state
         workers = self._iterated and bool(getattr(self.loader, "persistent_workers", False))
         length = self._length()
@@ -225,9 +219,9 @@ class Source:
             # As text, since a checkpoint of many processes leaves out a list without entries.
             "lists": None if self.lists is None else json.dumps(sorted(self.lists)),
         }
-        if self._order is not None:
+        if self.is_ordered:
             begun, remaining = self._order.begun, None
-            if begun and self._replayed is None:
+            if begun and not self._is_replayed:
                 # Before the generators' states, which a sampler may draw it from.
                 remaining = packed(self._order.rest())
             states = self._generators.states()
@@ -252,7 +246,7 @@ class Source:
 
     def settings(self) -> dict[str, Any]:
         """Returns what the order depends on, as far as the loader says it."""
-        if self._order is None:
+        if not self.is_ordered:
             return {"loader": type(self.loader).__name__}
         sampler, batches = sampler_of(self.loader), self._order.batches
         order = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
@@ -268,8 +262,7 @@ class Source:
         """
         checks = {"kind": choice(*_KINDS), "generators": list_of(anything)}
         check_entries(self, state, checks)
-        ordered = self._order is not None
-        fits = ordered if state["kind"] == "ordered" else not ordered
+        fits = self.is_ordered == (state["kind"] == "ordered")
         if state["kind"] == "stateful":
             fits = fits and hasattr(self.loader, "load_state_dict")
         if not fits:
@@ -286,9 +279,9 @@ class Source:
             "lists": optional(_check_lists),
         }
         check_entries(self, state, checks, self.settings())
-        if self._order is not None:
+        if self.is_ordered:
             check_entries(self, state, {"begun": flag})
-            stored = state["begun"] and self._replayed is None
+            stored = state["begun"] and not self._is_replayed
             check_entries(self, state, {"rest": check_packed if stored else nothing})
         else:
             check_entries(self, state, {"loader": anything})
@@ -311,16 +304,10 @@ class Source:
         self._state = state
 
     @property
-    def _replayed(self) -> Any:
-        """The sampler, where the order of batches is a function of a seed and the epoch."""
-        sampler = self._seeded
-        return sampler if is_plain(batches_of(self.loader)) else None
-
-    @property
-    def _seeded(self) -> Any:
-        """The sampler, where its order is a function of a seed and the epoch."""
-        sampler = sampler_of(self.loader)
-        return sampler if getattr(sampler, "replays", False) else None
+    def _is_replayed(self) -> bool:
+        """Whether the order of batches is a function of a seed and the epoch."""
+        replays = getattr(sampler_of(self.loader), "replays", False)
+        return replays and is_plain(batches_of(self.loader))
 
     def _length(self) -> int | None:
         try:
@@ -328,20 +315,19 @@ class Source:
         except TypeError:  # an iterable without a length
             return None
 
-    def _ordered(self, order: TrackedBatches, state: dict[str, Any] | None) -> Iterator[Any]:
-        if self._seeded is not None:
-            self._seeded.set_epoch(self.epoch)
+    def _ordered(self, state: dict[str, Any]) -> Iterator[Any]:
+        order, sampler = self._order, sampler_of(self.loader)
+        if getattr(sampler, "replays", False):
+            sampler.set_epoch(self.epoch)
         self._iterated = True
-        if state is None:
-            return iter(cast(Iterable[Any], self.loader))
-        if not state["begun"]:
-            if state["workers"]:
+        if not state or not state["begun"]:
+            if state and state["workers"]:
                 # Workers that persist took their seed in an earlier epoch. Those here take one
                 # now, from the generator that the order is to come from.
                 states = [*state["generators"][:-1], torch.get_rng_state()]
                 order.draw_after(self._generators, states)
             return iter(cast(Iterable[Any], self.loader))
-        if self._replayed is not None:
+        if self._is_replayed:
             order.resume(skipping(order.batches, self.position))
         else:
             order.resume(unpacked(state["rest"]))
@@ -350,19 +336,19 @@ class Source:
         self._generators.put_back_own(state["generators"])
         return batches
 
-    def _read(self, state: dict[str, Any] | None) -> Iterator[Any]:
-        within = state is not None and self.is_within
+    def _read(self, state: dict[str, Any]) -> Iterator[Any]:
+        within = bool(state) and self.is_within
         # A loader that has a state may take numbers from the global generator as it is asked for
         # it, or as it is iterated: in a resumed run at other times. So both leave that one alone.
         has_state = hasattr(self.loader, "state_dict")
         # Workers that persist took their seed in an earlier epoch; new ones must not move a
         # generator.
-        again = state is not None and not within and not has_state and state["workers"]
+        again = bool(state) and not within and not has_state and state["workers"]
         self._iterated = True
         # What orders an epoch was drawn as it began, from the global generator too. Drawing it
         # again must not move that one.
         with torch.random.fork_rng([]) if within or again or has_state else nullcontext():
-            if state is not None and within:
+            if within:
                 torch.set_rng_state(state["generators"][-1])
             elif has_state:
                 seed = int(torch.empty((), dtype=torch.int64).random_())
@@ -370,7 +356,7 @@ class Source:
                 torch.set_rng_state(generator.get_state())
             self._began = self._generators.states()
             batches: Iterator[Any] = iter(self.loader)
-            if state is not None and within and state["loader"] is None:
+            if within and state["loader"] is None:
                 for done in range(self.position):
                     if next(batches, _END) is _END:
                         raise StateError(
@@ -388,7 +374,7 @@ class Source:
             data, scores = data
             known = len(scores)
         requested: list[Any] = []
-        if self._order is not None:
+        if self.is_ordered:
             requested = self._order.take()
             known = count = len(requested)
         if self._indexed:
@@ -405,7 +391,7 @@ class Source:
         if self._indexed:
             if size != UNKNOWN_SIZE:
                 indices = check_indices(indices, size, self.place)
-            if has_indices_within(self.loader) and self._order is not None:
+            if self.is_ordered and has_indices_within(self.loader):
                 self._check_requested(indices, requested)
         elif size == count:  # a collate function may leave some out
             try:
@@ -450,8 +436,8 @@ class Source:
         return structure.size, structure.lists
 
     def _move_to(self, epoch: int) -> None:
-        self.epoch, self.position, self._state, self._batches = epoch, 0, None, None
-        if self._order is not None:
+        self.epoch, self.position, self._state, self._batches = epoch, 0, {}, None
+        if self.is_ordered:
             self._order.begun = False
 
 

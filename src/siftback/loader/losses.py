@@ -35,7 +35,6 @@ class PendingBatch:
         weights: float32[b], its loss weights.
         indices: int64[b], the dataset indices of its examples; None where unknown.
         epoch: The epoch that it was given in.
-        needs_losses: Whether its losses are to be recorded.
         needs_weights: Whether its weights are to be applied.
         missing: The number of its examples without a recorded loss.
         weights_used: Whether its weights were applied, or read.
@@ -45,7 +44,6 @@ class PendingBatch:
     weights: Tensor
     indices: Tensor | None
     epoch: int
-    needs_losses: bool
     needs_weights: bool
     missing: int
     weights_used: bool = False
@@ -125,15 +123,13 @@ class LossRecord:
         while self._queue:
             first = self._queue[0]
             is_past = first.missing <= 0 or (
-                first.was_read
-                and not first.needs_losses
-                and first.weights_used >= first.needs_weights
+                first.was_read and not self.learns and first.weights_used >= first.needs_weights
             )
             if not is_past and len(self._queue) < MOST_AHEAD:
                 break
             self._queue.popleft()
         needs_weights = reweights and not self._attach
-        batch = PendingBatch(weights, indices, epoch, self.learns, needs_weights, len(weights))
+        batch = PendingBatch(weights, indices, epoch, needs_weights, len(weights))
         self._queue.append(batch)
         self._epoch, self._reweights = epoch, self._reweights or reweights
         self._without_losses += self.learns
@@ -249,7 +245,7 @@ class LossRecord:
         batch.missing -= losses
         if losses and batch.missing <= 0:
             self.recorded += 1
-            self._without_losses -= batch.needs_losses
+            self._without_losses -= self.learns
         if apply_weights and not batch.weights_used:
             batch.weights_used = True
             self._without_weights -= batch.needs_weights

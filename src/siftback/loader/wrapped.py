@@ -44,29 +44,29 @@ def resolve_draw(
             length than the sampler's, or fewer examples than the rule has seen.
     """
     sampler, length = sampler_of(loader), length_of(getattr(loader, "dataset", None))
-    drawn = None
     if isinstance(sampler, SelectiveSampler):
-        drawn = sampler.draw
         if length not in (None, sampler.examples):
             raise ConfigError(
                 f"the SelectiveSampler orders {sampler.examples} examples, and the data set of the "
                 f"{type(loader).__name__} has {length}: make it of that data set, "
                 "SelectiveSampler(loader.dataset)"
             )
-    if drawn is not None and memory not in (None, drawn.rule):
-        raise ConfigError(
-            f"both memory={type(memory).__name__}(...) and a SelectiveSampler with "
-            f"{type(drawn.rule).__name__}(...) given: give the rule to one of them"
-        )
-    rule = memory if drawn is None else drawn.rule
-    if rule is None:
+        if sampler.draw:
+            rule = sampler.draw.rule
+            if memory not in (None, rule):
+                raise ConfigError(
+                    f"both memory={type(memory).__name__}(...) and a SelectiveSampler with "
+                    f"{type(rule).__name__}(...) given: give the rule to one of them"
+                )
+            memory, seed = rule, sampler.seed
+            epochs = sampler.draw.epochs if epochs is None else epochs
+    if memory is None:
         return None
-    checked_rule("memory", rule)
-    examples = examples_of(loader)
+    rule, examples = checked_rule("memory", memory), examples_of(loader)
     if examples is not None:
         check_rule_fits(rule, examples)
     rule.grow(examples or 0)
-    if rule.shards is not None and not is_trackable(loader):
+    if rule.shards and not is_trackable(loader):
         raise ConfigError(
             f"a {type(loader).__name__} does not let {type(rule).__name__} say which process reads "
             "what, and shards= gives each examples of its own: give a DataLoader over a map-style "
@@ -75,9 +75,9 @@ def resolve_draw(
     rank, world = ranks_of(loader)
     return EpochDraw(
         rule,
-        epochs=epochs if epochs is not None or drawn is None else drawn.epochs,
+        epochs=epochs,
         schedule=schedule,
-        seed=seed if drawn is None else sampler.seed,
+        seed=seed,
         rank=rank,
         world=world,
         rows=ExampleRows() if examples is None else None,

@@ -28,10 +28,6 @@ class ScoringPipeline(Pipeline):
     def check_lengths(self) -> None:
         """Checks nothing: a sampler of PyTorch's follows a data set that grows."""
 
-    def leaves_out_unread(self) -> bool:
-        """See `Pipeline.leaves_out_unread`."""
-        return False
-
     def select(self, batch: Batch) -> Batch:
         """See `Pipeline.select`."""
         self.stats.seen += batch.size
@@ -39,8 +35,4 @@ class ScoringPipeline(Pipeline):
 
     def plan_rows(self, number: int) -> tuple[int, bool]:
         """See `Pipeline.plan_rows`."""
-        return self.scored_rows(self.selection, number)
-
-    def begun_rows(self, number: int) -> tuple[int, bool]:
-        """See `Pipeline.begun_rows`."""
         return self.scored_rows(self.selection, number)

@@ -70,9 +70,9 @@ class DrawingPipeline(Pipeline):
             and self.pool.drop_last == batches.drop_last
         )
         self._check: IndexCheck | None = None
-        if not self.gives_as_read or draw.sampler is not None:
+        if not self.gives_as_read or draw.sampler:
             # A sampler of the user's own repeats what it is meant to.
-            may_repeat = repeats(sampler_of(self.wrapped)) or draw.sampler is not None
+            may_repeat = repeats(sampler_of(self.wrapped)) or bool(draw.sampler)
             may_repeat |= has_indices_within(source.loader)
             rows_of = draw.rows_of if draw.rule.shards else None
             self._check = IndexCheck(self.examples, repeats=may_repeat, rows_of=rows_of)

@@ -365,7 +365,7 @@ class LossRecord:
                 else 'the loss is reduced to one number: compute it with reduction="none", one '
                 "loss per example; or, where they cannot be had, give reduced=True"
             )
-        if self.guard is not None and losses.grad_fn is not None:
+        if self.guard and losses.grad_fn is not None:
             self._guarded_calls += 1
             if self._guarded_calls.bit_count() == 1:  # the 1st, 2nd, 4th, ...: it reads numbers
                 check_cross_entropy(losses)
@@ -436,7 +436,7 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
     """
     reduction = Reduction(loss_fn)
     reduction.check_name()
-    if record.guard is not None:
+    if record.guard:
         reduction.check_cross_entropy()
 
     def losses_of(*arguments: Any, **options: Any) -> Tensor:

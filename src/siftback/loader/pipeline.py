@@ -135,9 +135,9 @@ class Pipeline(ABC):
     def check_lengths(self) -> None:
         """Checks that the data set and the rule have the length that the loader was made for."""
 
-    @abstractmethod
     def leaves_out_unread(self) -> bool:
         """Returns whether the current epoch has fewer examples than there are to read."""
+        return False
 
     @abstractmethod
     def select(self, batch: Batch) -> Batch:
@@ -158,9 +158,9 @@ class Pipeline(ABC):
             TypeError: If they are not known before it.
         """
 
-    @abstractmethod
     def begun_rows(self, number: int) -> tuple[int, bool]:
         """Returns the same of an epoch whose examples are drawn."""
+        return self.plan_rows(number)
 
     @property
     def shares_order(self) -> bool:
@@ -287,7 +287,7 @@ class Pipeline(ABC):
             if not is_tried:
                 try_scores(selection, batch, source.place)
             return batch
-        if schedule.anneal is not None:
+        if schedule.anneal:
             keep = schedule.keep(done, self.epochs, own=selection.keep)
             selection.selector.set_keep(keep)  # type: ignore[attr-defined]
         scores = selection.score(batch)

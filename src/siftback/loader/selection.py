@@ -118,7 +118,7 @@ class BatchSelection:
 
     def is_by_chance(self, schedule: Schedule) -> bool:
         """Returns whether the number of examples kept is left to chance in any epoch."""
-        return not self.exact and (self.keep < 1 or schedule.anneal is not None)
+        return not self.exact and (self.keep < 1 or bool(schedule.anneal))
 
     def left_to_chance(self) -> TypeError:
         """Returns the error that the number of examples kept is left to chance."""

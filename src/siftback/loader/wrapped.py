@@ -101,14 +101,14 @@ def open_source(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sou
         raise ConfigError(
             f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
         )
-    if draw is not None and is_trackable(loader):
+    if draw and is_trackable(loader):
         return Source(loader, selective_batches(cast("DataLoader[Any]", loader), draw, seed))
     source = Source(loader)
-    if draw is not None and not source.knows_indices:
+    if draw and not source.knows_indices:
         raise ConfigError(no_indices(type(draw.rule).__name__, source))
     world, sampler = rank_and_world()[1], sampler_of(loader)
     shares = isinstance(sampler, DistributedSampler) or hasattr(sampler, "world")
-    orders = draw is None and is_trackable(loader) and is_plain(batches_of(loader))
+    orders = not draw and is_trackable(loader) and is_plain(batches_of(loader))
     if world > 1 and orders and not shares:
         raise ConfigError(
             f"a {type(sampler).__name__} gives each of {world} processes all examples: give the "

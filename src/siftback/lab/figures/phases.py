@@ -11,7 +11,7 @@ from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import crossing, read_runs
+from siftback.lab.records.frame import crossing, machine_of, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
 
 # The phases of the clock, and their names in the paper.
@@ -99,9 +99,9 @@ def forward_and_backward(comparisons: Sequence[Comparison]) -> Iterator[Finding]
             plain = runs[(runs.label == TRADITIONAL) & (runs.steps > 0)]
             plain = plain[plain.seconds_by_phase.astype(bool)]
             if not plain.empty:
-                machine = " and ".join(sorted(set(runs.machine[runs.label == TRADITIONAL])))
                 phases = pd.DataFrame(list(plain.seconds_by_phase), index=plain.index)
-                measured[heading, machine] = 1000 * phases.div(plain.steps, axis=0)
+                by_batch = 1000 * phases.div(plain.steps, axis=0)
+                measured[heading, machine_of(runs, TRADITIONAL)] = by_batch
     if not measured:
         return
     several = len({machine for _, machine in measured}) > 1

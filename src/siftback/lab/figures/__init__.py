@@ -24,7 +24,7 @@ from siftback.lab.figures import (
     phases,
     speedups,
 )
-from siftback.lab.figures.describe import WORDS, Find, describe
+from siftback.lab.figures.describe import WORDS, Find, join_findings
 from siftback.lab.figures.figure import Analysis, Missing
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.formatting import one_of
@@ -36,13 +36,13 @@ FINDERS: dict[str, Find] = {
     "fig1": partial(phases.until_near, factor=1.2),
     "fig2": loss_distributions.extremes,
     "choices": choices.most_and_least,
-    "strip": choices.over_training,
+    "strip": choices.kept_by_epoch,
     "fig3": loss_distributions.distribution,
-    "losses": loss_distributions.over_training,
+    "losses": loss_distributions.losses_by_epoch,
     "fig4": loss_distributions.probability_by_loss,
     "fig5": gradients.gradient_similarity,
-    "fig6": partial(curves.over_training, first="steps"),
-    "fig7": curves.over_training,
+    "fig6": partial(curves.error_over_training, first="steps"),
+    "fig7": curves.error_over_training,
     "fig8": partial(confidence.by_percentile, measure="confidence"),
     "fig9": partial(confidence.by_percentile, measure="accuracy"),
     "fig10": partial(phases.until_near, factor=1.4),
@@ -71,7 +71,7 @@ FINDERS: dict[str, Find] = {
 
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
-    name: partial(describe, name, find) for name, find in FINDERS.items()
+    name: partial(join_findings, name, find) for name, find in FINDERS.items()
 }
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import ImageData
-from siftback.lab.figures.describe import Finding, describe
+from siftback.lab.figures.describe import Finding, join_findings
 from siftback.lab.figures.figure import Analysis, Picture
 from siftback.lab.figures.loss_distributions import evenly_spaced
 from siftback.lab.figures.observed import Watched, count_uses, last_values, watched_selective
@@ -90,7 +90,7 @@ def picture_choices(run: Watched, data: ImageData) -> Finding:
     return Finding(sentence, pictures=pictures)
 
 
-def over_training(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+def kept_by_epoch(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The strip of images of the first selective configuration of each comparison.
 
     Of its first seed. It needs losses observed at the ends of epochs.
@@ -123,7 +123,7 @@ def strip_of_images(data: ImageData, looks: Sequence[Look], title: str) -> Analy
             f"which there are fewer than two among {[look.epoch for look in looks]}: look at "
             "every epoch's end"
         )
-    return describe("strip", lambda _: [picture_strip(looks, title, data)], [])
+    return join_findings("strip", lambda _: [picture_strip(looks, title, data)], [])
 
 
 def pair_epochs(looks: Sequence[Look]) -> list[tuple[Look, Look]]:

@@ -47,7 +47,7 @@ class Finding:
 Find = Callable[[Sequence[Comparison]], Iterable[Finding]]
 
 
-def describe(name: str, find: Find, comparisons: Sequence[Comparison]) -> Analysis:
+def join_findings(name: str, find: Find, comparisons: Sequence[Comparison]) -> Analysis:
     """Joins findings under the words of their figure, table or gallery.
 
     Args:

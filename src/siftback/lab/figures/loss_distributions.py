@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siftback import Percentile
 from siftback.lab.data.data_set import ImageData
-from siftback.lab.figures.describe import Finding, describe
+from siftback.lab.figures.describe import Finding, join_findings
 from siftback.lab.figures.figure import Analysis, Panel, Series
 from siftback.lab.figures.observed import Watched, watched, watched_once
 from siftback.lab.figures.pictures import take_pictures, with_images
@@ -76,7 +76,7 @@ def describe_losses(title: str, look: Look) -> str:
     )
 
 
-def over_training(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+def losses_by_epoch(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The distribution of losses over training, of each configuration's first seed."""
     groups = watched(comparisons, "losses")
     return plot_losses({run.heading: run.seeds[0] for runs in groups for run in runs})
@@ -88,7 +88,7 @@ def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Analysis:
     Args:
         runs: Observations of each, by its title: looks with the column ``loss``.
     """
-    return describe("losses", lambda _: plot_losses(runs), [])
+    return join_findings("losses", lambda _: plot_losses(runs), [])
 
 
 def plot_losses(runs: Mapping[str, Sequence[Look]]) -> Iterator[Finding]:

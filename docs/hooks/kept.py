@@ -8,9 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from siftback import EpochRule, RefreshedRule, Selection
+from siftback import EpochRule, RefreshedRule, Selection, TopK, Uniform
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.after_forward import token_selector
 from siftback.lab.strategies.strategy import Strategy
 from siftback.lab.strategies.table import STRATEGIES
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
@@ -62,7 +61,7 @@ def kept_by(name: str) -> Sequence[Kept]:
     """What a strategy keeps: one picture, or several where the epochs differ."""
     strategy = STRATEGIES[name]
     if strategy.tokens is not None:
-        choice = token_selector(strategy.tokens, KEEP)
+        choice = Uniform(keep=KEEP) if strategy.tokens == "random" else TopK(keep=KEEP)
     else:
         choice = strategy.choice(KEEP, SETTINGS)
     if isinstance(choice, EpochRule):

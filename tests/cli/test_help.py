@@ -12,7 +12,7 @@ from siftback.cli.app import MODULES, app
 from siftback.lab import models
 from siftback.lab.data import load
 from siftback.lab.experiments import example_scores
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.models.layers import NORMS
 from siftback.lab.settings import SETTINGS, TYPES
 

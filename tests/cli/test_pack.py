@@ -1,7 +1,7 @@
 """`siftback pack`: the records of comparisons that ended, in one file each."""
 
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.run_files import PACKED
+from siftback.lab.records.folder import PACKED
 from written_records import add, comparison
 
 POINTS = [(1.0, 10, 300.0, 50.0), (2.0, 20, 600.0, 25.0)]

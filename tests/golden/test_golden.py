@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.figure import Cell, Figure, Grid, Missing, Panel, Range
 from siftback.lab.figures.reading import read
 from siftback.lab.papers import beside

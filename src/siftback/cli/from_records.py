@@ -42,7 +42,7 @@ def figures_command(
             diet-a, diet-b, diet-c, diet-d, diet-e, diet-f, diet-table, ideal, agreement, pays,
             budgets, noise, rates; by default all.
     """
-    from siftback.lab.figures import analyse
+    from siftback.lab.figures.analyses import analyse
     from siftback.lab.figures.figure import Missing
     from siftback.lab.figures.reading import read
     from siftback.lab.figures.writing import write_analysis
@@ -133,7 +133,7 @@ def pack_command(folders: list[Path]) -> None:
         folders: Folders that siftback compare wrote, or that hold such.
     """
     from siftback.lab.records.comparison_record import SUMMARY
-    from siftback.lab.records.run_files import pack
+    from siftback.lab.records.folder import pack
 
     paths = [path.parent for folder in folders for path in sorted(folder.rglob(SUMMARY))]
     if not paths:

@@ -112,7 +112,7 @@ def train_command(
     import torch
 
     from siftback.lab.experiments.comparison import Plan
-    from siftback.lab.records.atomic_write import atomic_write
+    from siftback.lab.records.folder import atomic_write
 
     keeps = keeps_of(keep, beta)
     if len(keeps) > 1:

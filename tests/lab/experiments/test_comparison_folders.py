@@ -15,7 +15,7 @@ from runs_to_kill import compare_and_keep, settings, told
 from siftback.errors import ConfigError, StateError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.folder_lock import LOCK, is_locked, locked
+from siftback.lab.records.folder import LOCK, is_locked, locked
 from siftback.lab.run.checkpoints import CHECKPOINTS
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Run

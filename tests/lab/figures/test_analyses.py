@@ -9,7 +9,7 @@ import torch
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.example_scores import Scores
-from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.describe import WORDS
 from siftback.lab.figures.figure import Figure, Gallery, Grid, Missing, Range
 from siftback.lab.figures.pareto import Point, frontier, frontier_shares

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from siftback.errors import ConfigError
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.budget_ratios import (
     RESAMPLES,
     Bounded,

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from siftback.lab.data.load import load
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.choices import SHOWN
 from siftback.lab.figures.figure import Gallery, Missing
 from siftback.lab.records.observations import folder_of

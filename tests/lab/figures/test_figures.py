@@ -10,7 +10,7 @@ import pytest
 from matplotlib import image
 
 from siftback import cli
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.figure import (
     Figure,
     Gallery,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.figure import Grid, Missing
 from written_records import add, comparison
 

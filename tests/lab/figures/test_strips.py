@@ -8,7 +8,7 @@ from matplotlib import image
 
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.choices import COLUMNS, ROWS, strip_of_images
 from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Gallery, Missing

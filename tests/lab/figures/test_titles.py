@@ -1,6 +1,6 @@
 """Comparisons are told apart by what they differ in, and only those alike are put together."""
 
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.titles import titled
 from written_records import add, comparison
 

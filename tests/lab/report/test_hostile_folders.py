@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from siftback.lab.figures import analyse
+from siftback.lab.figures.analyses import analyse
 from siftback.lab.figures.reading import read
 from siftback.lab.report.page import render_page
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from siftback.errors import StateError
-from siftback.lab.records.atomic_write import atomic_write
+from siftback.lab.records.folder import atomic_write
 from siftback.lab.run.checkpoints import CheckpointPolicy, Checkpoints
 
 STATE = {"weights": torch.arange(4.0), "seconds": 1.5, "parts": [("a", None), {"b": True}]}

@@ -11,7 +11,7 @@ from rich.console import Console
 from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.figures import analyse
+from siftback.lab.figures.analyses import analyse
 from siftback.lab.figures.figure import Missing
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.writing import export_csv

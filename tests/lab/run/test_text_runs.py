@@ -16,7 +16,7 @@ from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
-from siftback.lab.figures import analyse
+from siftback.lab.figures.analyses import analyse
 from siftback.lab.figures.error_plots import error_figure
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import speedups

@@ -17,11 +17,9 @@ from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
-from siftback.lab.records import run_files
-from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
 from siftback.lab.records.environment import environment
-from siftback.lab.records.folder_lock import locked
+from siftback.lab.records.folder import atomic_write, forget, locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
@@ -381,7 +379,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     arguments = plan.arguments()
     refuse_begun(folder, existing, "with it")
     if existing == "overwrite":
-        run_files.forget(folder)
+        forget(folder)
         forget_suspects(folder)
         for name in (scores.SCORES_FOLDER, CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / name, ignore_errors=True)

@@ -29,9 +29,9 @@ from siftback.lab.forward import (
     training_device,
 )
 from siftback.lab.length import BACKWARD, FORWARD
-from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
+from siftback.lab.records.folder import check_writable
 from siftback.lab.records.formatting import one_of, readable
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.train import Scored, stages

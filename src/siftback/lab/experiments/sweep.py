@@ -22,8 +22,7 @@ from siftback.lab.experiments.comparison import (
     refuse_begun,
 )
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.folder_lock import is_locked, locked
-from siftback.lab.records.run_files import record_names
+from siftback.lab.records.folder import is_locked, locked, record_names
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.checkpoints import CheckpointPolicy

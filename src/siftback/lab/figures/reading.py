@@ -13,8 +13,8 @@ from siftback.lab.records.comparison_record import (
     parse_evaluations,
     said,
 )
+from siftback.lab.records.folder import record_lines, record_names
 from siftback.lab.records.observations import damage, files
-from siftback.lab.records.run_files import record_lines, record_names
 from siftback.lab.records.run_summary import RunSummary, check_types, scoring_costs_of
 
 TABLE = ".parquet"  # what `siftback score`, `prune` and `suspects` write

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.figure import Analysis, Figure, Grid, Missing, Range, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED

@@ -17,7 +17,7 @@ from siftback.lab.data.load import EXAMPLES, NAMES, PUBLISHED
 from siftback.lab.data.source import parse_address
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan, is_finished
-from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.figure import Analysis
 from siftback.lab.figures.writing import write_analysis
 from siftback.lab.length import BACKWARD, FORWARD

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.records.atomic_write import atomic_write
+from siftback.lab.records.folder import atomic_write
 
 
 def write_columns(path: Path, columns: dict[str, Tensor], metadata: dict[str, Any]) -> None:

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from siftback.errors import StateError
-from siftback.lab.records.atomic_write import atomic_write, naming
-from siftback.lab.records.run_files import entry_of, record_lines, record_names
+from siftback.lab.records.folder import atomic_write, entry_of, naming, record_lines, record_names
 from siftback.lab.records.run_summary import (
     METRICS,
     RECORDS,

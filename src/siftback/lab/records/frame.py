@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
-from siftback.lab.records.run_files import record_lines
+from siftback.lab.records.folder import record_lines
 from siftback.lab.records.run_summary import (
     MATCHED,
     METRICS,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from siftback.errors import ConfigError
-from siftback.lab.records.atomic_write import atomic_write
+from siftback.lab.records.folder import atomic_write
 from siftback.lab.records.formatting import one_of
 
 KINDS = ("losses", "gradients", "confidence")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from siftback.errors import ConfigError
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.budget_ratios import budget_ratio
 from siftback.lab.figures.drawing import FORMATS, render
 from siftback.lab.figures.figure import Figure, Missing

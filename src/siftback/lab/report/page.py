@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from siftback import __version__
-from siftback.lab.figures import ANALYSES, analyse
+from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.curves import AXES
 from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing
 from siftback.lab.figures.reading import read

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from siftback.errors import ConfigError
-from siftback.lab.figures import ANALYSES
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.figure import Grid
 from siftback.lab.figures.noise import NoisyEnd, noisy_ends, with_wrong_labels
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves

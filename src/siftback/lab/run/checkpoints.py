@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from siftback.errors import StateError
-from siftback.lab.records.atomic_write import atomic_write
+from siftback.lab.records.folder import atomic_write
 
 CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
 

@@ -1,29 +1,149 @@
-"""The files that the runs of a comparison write: one for each run, or all packed into one.
+"""The folder of a comparison: its files whole or not at all, its lock, and the runs' records.
 
 A run writes ``records/NAME.jsonl`` as it goes. `pack` moves the files of runs that ended into
 ``records.jsonl.gz``, one after the other, the first line of each with the name of its file: what is
 kept for long, as in a repository, is one file in place of dozens that each fill a part of a block,
-and takes a fifth of the room. What the environments of all of them have in common is its first
+and takes a fifth of the space. What the environments of all of them have in common is its first
 line. A run's own file, where there is one, is read in place of what was packed before.
 """
 
 import contextlib
 import gzip
 import json
+import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
 from siftback.errors import ConfigError
-from siftback.lab.records.atomic_write import atomic_write
-from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.run_summary import RECORDS
 
-PACKED = "records.jsonl.gz"
+try:
+    import fcntl
+except ImportError:  # Windows: there, nothing is locked
+    fcntl = None  # type: ignore[assignment]
+
+PACKED, LOCK = "records.jsonl.gz", "lock"
 
 _SHARED, _HEADER = '{"kind": "shared", ', '{"kind": "run", '
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Gives a temporary path; what is written there takes the place of ``path`` at the end.
+
+    It is on the disk by then (``fsync`` of the file, a rename, ``fsync`` of the folder), so that
+    a reader finds what was there before or what is new, and never a part. Where writing fails,
+    what was there before stays.
+
+    Args:
+        path: Where the file is to be; missing folders are made.
+
+    Raises:
+        OSError: If it cannot be written; it names the path.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with atomic_write(Path(folder) / "a" / "b.txt") as temporary:
+    ...         _ = temporary.write_text("all of it")
+    ...     (Path(folder) / "a" / "b.txt").read_text()
+    'all of it'
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            sync(temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # of a full disk it may hold the rest
+            raise
+        if os.name != "nt":  # where folders cannot be opened
+            sync(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Has the errors of writing a file name it, as those of a full disk do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def check_writable(path: Path) -> None:
+    """Makes sure that a file can be written, before what is to be in it takes its time.
+
+    Raises:
+        OSError: If it cannot; it names the path.
+    """
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.touch()
+        temporary.unlink()
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Keeps other processes from a folder; says whether none has it.
+
+    The lock is the operating system's, on the file ``lock``: it ends with the process, however
+    that ends, and what the file leaves behind means nothing.
+
+    Args:
+        folder: Which one; made where it is missing.
+
+    Raises:
+        ConfigError: If nothing can be written there.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as name, locked(Path(name)) as first, locked(Path(name)) as other:
+    ...     first, other
+    (True, False)
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("a")
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written as a folder ({error.strerror}): give --out a folder that "
+            "can"
+        ) from error
+    with file:
+        yield _take(file.fileno())
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process is working in a folder."""
+    if not (folder / LOCK).exists():
+        return False
+    with (folder / LOCK).open() as file:
+        return not _take(file.fileno())
+
+
+def _take(descriptor: int) -> bool:
+    """Locks an open file, till it is closed; says whether it could."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def record_names(folder: Path) -> list[str]:

@@ -8,8 +8,15 @@ import pytest
 from siftback.errors import ConfigError
 from siftback.lab.figures import reading
 from siftback.lab.records.comparison_record import Comparison, RecordWriter
-from siftback.lab.records.folder_lock import LOCK, locked
-from siftback.lab.records.run_files import PACKED, forget, pack, record_lines, record_names
+from siftback.lab.records.folder import (
+    LOCK,
+    PACKED,
+    forget,
+    locked,
+    pack,
+    record_lines,
+    record_names,
+)
 from written_records import add, comparison
 
 POINTS = [(1.0, 10, 300.0, 50.0), (2.0, 20, 600.0, 25.0)]

@@ -594,10 +594,12 @@ class Pipeline(ABC):
         source = self.source
         steps = _UNKNOWN if self.known_steps is None else self.known_steps
         to_come = _UNKNOWN if self.to_come == math.inf else self.to_come
+        # Before the draw's: a sampler is read to its end, and the draw counts what it gave.
+        place = source.state_dict()
         return {
             **dict.fromkeys(_MEMBERS),
             **{name: member.state_dict() for name, member in self.members().items()},
-            "source": source.state_dict(),
+            "source": place,
             "pool": self.pool.state_dict() if self.pool.batch_size else None,
             "epochs_done": (self.done_next, source.epochs_done),
             "to_come": to_come if source.is_within else _UNKNOWN,

@@ -194,9 +194,9 @@ class Schedule:
         if end is not None:
             check_moment("end", end)
             ends.append(("end", end))
-        if anneal is not None:
-            if not isinstance(anneal, Annealing):
-                raise ConfigError(f"anneal={format_value(anneal)}: give an Annealing, or None")
+        if not isinstance(anneal, Annealing | None):
+            raise ConfigError(f"anneal={format_value(anneal)}: give an Annealing, or None")
+        if anneal:
             ends.append(("until", anneal.until))
         for (name, moment), (before, begin) in itertools.product(ends, begins):
             if type(moment) is type(begin) and moment.value <= begin.value:
@@ -283,7 +283,7 @@ class Schedule:
             ConfigError: If ``epochs`` is needed and not given, or an argument is no number.
         """
         self._check_times(epochs_done, epochs)
-        if self.anneal is None:
+        if not self.anneal:
             return own
         (begin, _), until = self.span(epochs), in_epochs(self.anneal.until, epochs)
         if epochs_done >= until:
@@ -296,7 +296,7 @@ class Schedule:
         Raises:
             ConfigError: If it cannot.
         """
-        if self.anneal is None:
+        if not self.anneal:
             return
         if not hasattr(selector, "set_keep"):
             raise ConfigError(
@@ -391,7 +391,7 @@ def check_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Sche
     Raises:
         ConfigError: If it is not a `Schedule`.
     """
-    if schedule is not None and not isinstance(schedule, Schedule):
+    if not isinstance(schedule, Schedule | None):
         raise ConfigError(f"schedule={format_value(schedule)}: give a Schedule(...), or None")
     return schedule or Schedule(warmup=Epochs(1 if by_losses else 0))
 

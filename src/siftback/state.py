@@ -482,7 +482,7 @@ def load_all_or_none(*pairs: tuple[Any, Any], finish: Callable[[], None] | None 
     try:
         for member, state in pairs:
             member.load_state_dict(state)
-        if finish is not None:
+        if finish:
             finish()
     except Exception as error:
         for member, state in before:

@@ -119,10 +119,10 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
         lengths = {len(leaf) for leaf in members}
         if len(lengths) == 1:
             return lengths.pop()
-    parts = columns(batch, lists)
-    sizes = {len(leaf) for _, leaf in parts}
+    leaves_by_path = columns(batch, lists)
+    sizes = {len(leaf) for _, leaf in leaves_by_path}
     if len(sizes) != 1:
-        raise _mismatched(batch, parts)
+        raise _mismatched(batch, leaves_by_path)
     return sizes.pop()
 
 

@@ -77,7 +77,11 @@ def command(name: str, *settings: str) -> Callable[[Command], Command]:
 
         parameters = inspect.signature(function).parameters.values()
         options = [
-            *(_own_option(each, described) for each in parameters if each.name != "values"),
+            *(
+                _own_option(parameter, described)
+                for parameter in parameters
+                if parameter.name != "values"
+            ),
             *map(_setting_option, settings),
         ]
         call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]

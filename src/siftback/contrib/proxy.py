@@ -101,7 +101,7 @@ class Proxy(Stateful, Scorer):
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Trains the proxy on the batch, by the mean of its losses, if it has an optimizer."""
-        if self.optimizer is not None:
+        if self.optimizer:
             started = time.perf_counter()
             self._train(losses, batch, self.optimizer)
             self.seconds_refresh += time.perf_counter() - started
@@ -125,7 +125,7 @@ class Proxy(Stateful, Scorer):
     def state_dict(self) -> dict[str, Any]:
         """Returns the counts, the inner scorer's state, and the proxy's if it is trained."""
         state = super().state_dict()
-        if self.optimizer is not None:
+        if self.optimizer:
             state["model"] = {n: t.clone() for n, t in self.model.state_dict().items()}
             state["optimizer"] = copy.deepcopy(self.optimizer.state_dict())
         return seal(state)
@@ -136,7 +136,7 @@ class Proxy(Stateful, Scorer):
         return {
             "scorer": type(self).__name__,
             "inner": inner,
-            "trained": self.optimizer is not None,
+            "trained": bool(self.optimizer),
         }
 
     def members(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Proxy(Stateful, Scorer):
                 or the state is damaged.
         """
         super().check_state(state)
-        if self.optimizer is not None:
+        if self.optimizer:
             model = shaped_like(self.model.state_dict())
             check_entries(
                 self, state, {"model": model, "optimizer": optimizer_like(self.optimizer)}
@@ -168,7 +168,7 @@ class Proxy(Stateful, Scorer):
             StateError: As for `check_state`, before anything is changed.
         """
         super().load_state_dict(state)
-        if self.optimizer is not None:
+        if self.optimizer:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
 

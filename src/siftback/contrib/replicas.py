@@ -79,7 +79,7 @@ class DeviceReplica:
             for copied, weight in zip(copies, weights, strict=True):
                 copied.copy_(weight, non_blocking=True)
             done = self._mark()
-        if begun is None or done is None:
+        if not (begun and done):
             self.seconds_sync += time.perf_counter() - started
             return
         self._syncs.append((begun, done))
@@ -95,7 +95,7 @@ class DeviceReplica:
             done = self._mark()
 
         def wait() -> Tensor:
-            if done is not None:
+            if done:
                 done.synchronize()
                 scores.record_stream(torch.cuda.current_stream(scores.device))
                 self._time_syncs()
@@ -105,7 +105,7 @@ class DeviceReplica:
 
     def weights(self) -> list[Tensor]:
         """Returns copies of the replica's weights."""
-        if self._stream is not None:
+        if self._stream:
             self._stream.synchronize()
         return [weight.detach().clone() for weight in weights_of(self._copy.model)]
 
@@ -114,7 +114,7 @@ class DeviceReplica:
 
     def _on_stream(self, tensors: Sequence[Tensor]) -> AbstractContextManager[Any]:
         """Runs on the replica's stream, after the work already queued for the tensors."""
-        if self._stream is None:
+        if not self._stream:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         for tensor in tensors:
@@ -125,7 +125,7 @@ class DeviceReplica:
         return torch.cuda.stream(self._stream)
 
     def _mark(self) -> torch.cuda.Event | None:
-        if self._stream is None:
+        if not self._stream:
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)

@@ -209,7 +209,7 @@ class Stepper:
     @property
     def tested(self) -> nn.Module:
         """The model to test and to keep: that of the averaged weights, where there is one."""
-        return self._model if self._average is None else self._average.module
+        return self._average.module if self._average else self._model
 
     def set_rate(self, factor: float) -> None:
         """Sets the learning rate to this multiple of its peak."""
@@ -228,7 +228,7 @@ class Stepper:
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad()
-        if self._average is not None:
+        if self._average:
             self._average.update_parameters(self._model)
 
     def state_dict(self) -> dict[str, Any]:
@@ -236,12 +236,12 @@ class Stepper:
         return {
             "optimizer": self._optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
-            "average": None if self._average is None else self._average.state_dict(),
+            "average": self._average.state_dict() if self._average else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of the same settings."""
         self._optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
-        if self._average is not None:
+        if self._average:
             self._average.load_state_dict(state["average"])

@@ -45,18 +45,18 @@ class Epoch:
     Attributes:
         number: The epoch, from 0.
         released_before: Examples given to training before it; -1 if it is gone on with.
-        given: Batches given of it, since it was begun or gone on with.
+        batches: Batches given of it, since it was begun or gone on with.
         offered: Examples read, since then.
-        kept: The examples of those that were not left out.
+        selected: The examples of those that were not left out.
         is_open: Whether its iterator goes on; False once a loop has left it.
         is_over: Whether it has ended, so that training is between epochs.
     """
 
     number: int = 0
     released_before: int = 0
-    given: int = 0
+    batches: int = 0
     offered: int = 0
-    kept: int = 0
+    selected: int = 0
     is_open: bool = True
     is_over: bool = False
 
@@ -223,7 +223,7 @@ class Pipeline(ABC):
                 stats.kept += selected.size
                 stats.seconds_selection += time.perf_counter() - started
             epoch.offered += batch.size
-            epoch.kept += selected.size
+            epoch.selected += selected.size
             is_copy = selected.size < batch.size
             pool.batch_size = pool.batch_size or batch.size
             # A last batch of one row is the user's own where nothing was left out of the epoch.
@@ -310,7 +310,7 @@ class Pipeline(ABC):
         weights = batch.loss_weights()
         self.stats.released += batch.size
         self.record.give(weights, batch.indices, epoch.number, self.reweights)
-        epoch.given += 1
+        epoch.batches += 1
         if self.selection and self.selection.needs_scores:
             self._after_step = [partial(self.selection.after_step, batch.data)]
         self.done = self.done_next
@@ -380,7 +380,7 @@ class Pipeline(ABC):
                 "give one that is not empty and can be iterated once an epoch; where examples were "
                 "drawn and are fewer than a batch, one without drop_last=True"
             )
-        if epoch.offered > 0 == epoch.kept:
+        if epoch.offered > 0 == epoch.selected:
             warnings.warn(
                 f"nothing was kept of epoch {epoch.number}: no example was trained on",
                 stacklevel=4,
@@ -405,7 +405,7 @@ class Pipeline(ABC):
         Where a rule learns, no loss was recorded; otherwise one batch was taken of several.
         """
         ended = self.source.epoch != epoch.number or self.source.is_exhausted
-        looked = self.record.learns or (epoch.given <= 1 and not ended)
+        looked = self.record.learns or (epoch.batches <= 1 and not ended)
         return looked and not self.record.recorded
 
     def leave_epoch(self, epoch: Epoch) -> bool:
@@ -563,7 +563,7 @@ class Pipeline(ABC):
         Raises:
             TypeError: If they are not known before it.
         """
-        (count, size, examples), kept = sizes_of(self.source.loader), 0
+        (count, size, examples), total = sizes_of(self.source.loader), 0
         for batch in range(count):
             rows, done = min(size, examples - batch * size), number + batch / count
             if self.schedule.is_on(done, self.epochs, batch):
@@ -571,8 +571,8 @@ class Pipeline(ABC):
                 if not selection.exact and keep < 1:
                     raise selection.left_to_chance()
                 rows = count_of(keep, rows) if selection.exact else rows
-            kept += rows
-        return kept, kept == examples
+            total += rows
+        return total, total == examples
 
     def _count(self, rows: int, is_whole: bool) -> int:
         """Returns the training batches of some examples, which are all of an epoch or not."""
@@ -595,11 +595,11 @@ class Pipeline(ABC):
         steps = _UNKNOWN if self.known_steps is None else self.known_steps
         to_come = _UNKNOWN if self.to_come == math.inf else self.to_come
         # Before the draw's: a sampler is read to its end, and the draw counts what it gave.
-        place = source.state_dict()
+        source_state = source.state_dict()
         return {
             **dict.fromkeys(_MEMBERS),
             **{name: member.state_dict() for name, member in self.members().items()},
-            "source": place,
+            "source": source_state,
             "pool": self.pool.state_dict() if self.pool.batch_size else None,
             "epochs_done": (self.done_next, source.epochs_done),
             "to_come": to_come if source.is_within else _UNKNOWN,

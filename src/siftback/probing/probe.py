@@ -88,9 +88,9 @@ def probe(
     keeps = tuple(dict.fromkeys(map(float, keep)))
     check_integer("epochs", epochs, least=1)
     check_flag("single_pass", single_pass)
-    if autocast is not None and not isinstance(autocast, torch.dtype):
+    if not isinstance(autocast, torch.dtype | None):
         raise ConfigError(f"autocast={autocast!r}: give a dtype, such as torch.bfloat16, or None")
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+    if not isinstance(optimizer, torch.optim.Optimizer | None):
         raise ConfigError(f"optimizer={optimizer!r}: give a torch.optim.Optimizer, or None")
     check_seed(seed)
     compute = resolve_losses(loss_fn, losses)

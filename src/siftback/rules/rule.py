@@ -323,7 +323,7 @@ class LastLossRule(EpochRule):
     ) -> None:
         super().__init__(table, **{"columns": 1, **options})
         self.decay, self.guard = check_share("decay", decay), guard
-        if guard is not None and not isinstance(guard, NoiseGuard):
+        if not isinstance(guard, NoiseGuard | None):
             raise ConfigError(f"guard={format_value(guard)}: give a NoiseGuard(classes), or None")
         if guard and self.shard_count:
             raise ConfigError(

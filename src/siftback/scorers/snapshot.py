@@ -148,9 +148,9 @@ class CopyScorer(Stateful, Scorer):
         """Computes one loss per example, float32[N]; raises as `Fresh.score` and the class do."""
         common_device(model, batch)
         model = unwrap_model(model)
-        if self.copy is None or self._age >= self._refresh:
+        if not self.copy or self._age >= self._refresh:
             started = time.perf_counter()
-            if self.copy is None or not self.copy.update(model):
+            if not (self.copy and self.copy.update(model)):
                 self.copy = self._make(model)
             if self._loaded is None:
                 self._age = 0
@@ -185,7 +185,7 @@ class CopyScorer(Stateful, Scorer):
     @property
     def copy_state(self) -> dict[str, Any] | None:
         """The state of the copy, if it will be used again; None if it will be made again."""
-        if self._loaded is None and self.copy is not None and self._age < self._refresh:
+        if self._loaded is None and self.copy and self._age < self._refresh:
             return self.copy.state_dict()
         return self._loaded
 
@@ -209,7 +209,7 @@ def copy_check(copy: Snapshot | None) -> Check:
     def check(name: str, value: Any) -> None:
         if not isinstance(value, dict):
             raise_damaged(name, value, "the state of a copy, or None")
-        if copy is not None:
+        if copy:
             copy.check_state(value)
 
     return optional(check)

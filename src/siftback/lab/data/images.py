@@ -20,7 +20,7 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import check_memory
-from siftback.lab.data.source import Address, Size, Source, Splits, cached
+from siftback.lab.data.source import Address, EncodedSet, Size, Splits, cached
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 TEST_FOLDERS = ("test", "val", "validation")
@@ -34,7 +34,7 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-def read_folders(address: Address) -> Source:
+def read_folders(address: Address) -> EncodedSet:
     """Finds ``PATH/train/CLASS/*.png`` and ``PATH/test/CLASS/*.png``, or ``PATH/CLASS/*.png``.
 
     Classes are numbered in the order of their names. The options ``train`` and ``test`` name other
@@ -73,7 +73,7 @@ def read_folders(address: Address) -> Source:
         counts = torch.tensor([len(group) for group in files])
         splits[split] = [*chain(*files)], torch.arange(len(classes)).repeat_interleave(counts)
     paths = [path for files, _ in splits.values() for path in files]
-    return Source(
+    return EncodedSet(
         name=str(address),
         title=address.path.name,
         read=lambda: splits,
@@ -106,7 +106,7 @@ def list_classes(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
 
 
-def read_images(source: Source, cache: str, size: Size | None) -> Splits:
+def read_images(source: EncodedSet, cache: str, size: Size | None) -> Splits:
     """Reads images of a class each.
 
     Args:

@@ -43,7 +43,7 @@ Inputs are a tensor, texts, or encoded images: paths of files, or cells of ``str
 """
 
 
-class Source(NamedTuple):
+class EncodedSet(NamedTuple):
     """Examples of a class each, which are still to be decoded or tokenised.
 
     Attributes:

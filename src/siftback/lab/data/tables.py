@@ -21,7 +21,7 @@ import torch
 from pyarrow import parquet
 
 from siftback.errors import ConfigError
-from siftback.lab.data.source import IMAGE_OPTIONS, LABEL, Address, Published, Source, Splits
+from siftback.lab.data.source import IMAGE_OPTIONS, LABEL, Address, EncodedSet, Published, Splits
 
 PROJECT = Path(__file__).parents[4]
 TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
@@ -111,7 +111,7 @@ def check_columns(columns: Sequence[str], names: Sequence[str], name: str) -> No
         )
 
 
-def open_published(name: str, published: Published) -> Source:
+def open_published(name: str, published: Published) -> EncodedSet:
     """Opens a published set: its local files where there are any, else the hub's.
 
     Raises:
@@ -147,7 +147,7 @@ def open_published(name: str, published: Published) -> Source:
                 splits[split] = [text.replace("<br />", " ") for text in texts], labels
         return splits
 
-    return Source(
+    return EncodedSet(
         name=str(first),
         title=name,
         read=read,
@@ -216,7 +216,7 @@ def naming_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def open_address(address: Address) -> Source:
+def open_address(address: Address) -> EncodedSet:
     """Opens a set of the hub, a folder of ``save_to_disk``, or one that ``load_dataset`` takes.
 
     The column of images is the one of that feature, that of texts the one of strings, and that of
@@ -261,7 +261,7 @@ def open_address(address: Address) -> Source:
         cells = read_cells(tables["train"], label, VALUE, str(address))
         values = sorted({*cells})
         names = map(str, values)
-    return Source(
+    return EncodedSet(
         name=str(address),
         title=address.path.name,
         read=lambda: read_examples(tables, inputs, label, values, is_text, str(address)),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import PAD, TextData, add_test_split, check_memory, lengths_of
-from siftback.lab.data.source import Address, Source, cached
+from siftback.lab.data.source import Address, EncodedSet, cached
 from siftback.lab.data.tables import data_folders
 
 LENGTH = 128
@@ -42,7 +42,7 @@ TOGETHER = 1000  # texts that are encoded at a time
 
 
 def read_texts(
-    source: Source, name: str, cache: str, length: int, vocabulary: int = VOCABULARY
+    source: EncodedSet, name: str, cache: str, length: int, vocabulary: int = VOCABULARY
 ) -> TextData:
     """Reads texts of a class each, a fifth of each class to test on where there is no split.
 

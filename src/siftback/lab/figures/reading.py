@@ -10,8 +10,8 @@ from siftback.lab.records.comparison_record import (
     SUMMARY,
     UNREADABLE,
     Comparison,
+    error_text,
     parse_evaluations,
-    said,
 )
 from siftback.lab.records.folder import record_lines, record_names
 from siftback.lab.records.observations import damage, files
@@ -62,14 +62,14 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         dict(environment.get("arguments") or {})
         prices = scoring_costs_of(summary)
     except UNREADABLE as error:
-        return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({said(error)})"]
+        return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({error_text(error)})"]
     runs, problems = [], []
     for number, entry in enumerate(entries, start=1):
         try:
             run = RunSummary.from_json(entry)
         except UNREADABLE as error:
             what = f"{folder.name}/{SUMMARY}: run {number} of {len(entries)}"
-            problems.append(f"{what} is damaged, and left out ({said(error)})")
+            problems.append(f"{what} is damaged, and left out ({error_text(error)})")
             continue
         if damage_found := _damage(folder, run):
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
@@ -98,7 +98,7 @@ def _why_unlisted(folder: Path, record: str) -> str:
     try:
         lines = record_lines(folder, record)
     except UNREADABLE as error:
-        return f"is damaged ({said(error)})"
+        return f"is damaged ({error_text(error)})"
     ended = bool(lines) and '"kind": "end"' in lines[-1]
     return f"is not in {SUMMARY}" if ended else "was broken off"
 
@@ -118,7 +118,7 @@ def _damage(folder: Path, run: RunSummary) -> str | None:
     except FileNotFoundError:
         return "is missing"
     except UNREADABLE as error:
-        return f"is damaged ({said(error)})"
+        return f"is damaged ({error_text(error)})"
     if not evaluations:
         return "holds no evaluation"
     if evaluations[-1].steps != run.steps:

@@ -81,8 +81,8 @@ def selection_saved(comparisons: Comparisons, strategy: str, other: str) -> str:
     """Returns the seconds of selection in an epoch that a strategy needs less than another."""
     shares = []
     for comparison in comparisons:
-        both = [_runs(comparison, name) for name in (strategy, other)]
-        less, base = (statistics.mean(runs.seconds_selection / runs.epochs) for runs in both)
+        pair = [_runs(comparison, name) for name in (strategy, other)]
+        less, base = (statistics.mean(runs.seconds_selection / runs.epochs) for runs in pair)
         shares.append(f"{1 - less / base:.0%} ({comparison.folder.name})")
     return ", ".join(shares)
 

@@ -134,7 +134,7 @@ def threads_of(folder: Path) -> int | None:
     return threads if isinstance(threads, int) else None
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Returns the message of an error of reading, without the path."""
     if isinstance(error, OSError):
         return str(error.strerror)
@@ -199,7 +199,7 @@ class Comparison:
             raise
         except UNREADABLE as error:
             raise StateError(
-                f"{path} is damaged ({said(error)}): put back a copy of it; or remove it and "
+                f"{path} is damaged ({error_text(error)}): put back a copy of it; or remove it and "
                 f"repeat what wrote it with --resume, which has finished runs from {RECORDS}/"
             ) from error
         return cls(folder, environment, runs, prices)

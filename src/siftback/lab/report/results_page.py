@@ -276,13 +276,13 @@ def _by_setting(benchmark: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
     """Says what is asked of a benchmark, and how often that was met."""
-    asked = pd.DataFrame([row for row in rows if row["goal"]])
-    if asked.empty:
+    goals = pd.DataFrame([row for row in rows if row["goal"]])
+    if goals.empty:
         return f"{counted(len(rows), 'number')} without a goal, in the report"
-    if len(asked[["what", "goal"]].drop_duplicates()) > 4:  # too many to name each
-        asked["what"] = "the ratios"
+    if len(goals[["what", "goal"]].drop_duplicates()) > 4:  # too many to name each
+        goals["what"] = "the ratios"
     texts = []
-    for (what, goal), group in asked.groupby(["what", "goal"], sort=False):
+    for (what, goal), group in goals.groupby(["what", "goal"], sort=False):
         ends = (group.measured.min(), group.measured.max())
         span = dict.fromkeys(f"{end:,.0f}" if end >= 100 else f"{end:.2g}" for end in ends)
         met = group.met.astype(bool).sum()

@@ -126,7 +126,7 @@ class Verdict:
 
         None for one seed, and for seeds whose differences happen to be alike.
         """
-        if self.difference is None or (self.difference.spread or 0) < 1e-9:
+        if not self.difference or (self.difference.spread or 0) < 1e-9:
             return None
         _, low, high = interval(self.differences)
         return low, high
@@ -150,7 +150,7 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict and what it rests on, for a terminal."""
         text = f"{self.label} {self.words}"
-        if self.difference is not None:
+        if self.difference:
             apart = _apart(self.difference, self.metric)
             text += f": test {self.metric.noun} {apart} than Traditional's at the same cost"
         if self.whole_error is None or self.whole_cost is None:
@@ -164,7 +164,7 @@ class Verdict:
     @property
     def brief(self) -> str:
         """The difference beside its baseline, as a clause."""
-        if self.difference is None:
+        if not self.difference:
             return ""
         against = "Traditional at the same cost"
         if self.baseline != TRADITIONAL:
@@ -184,7 +184,7 @@ class Verdict:
     @property
     def evidence(self) -> str:
         """The numbers behind the verdict, as a sentence or two."""
-        if self.difference is None:
+        if not self.difference:
             return ""
         text = f"Its final test {self.metric.noun} is {self.brief}"
         text += f", in {self.seconds:.2f} times the seconds." if self.seconds else "."
@@ -257,7 +257,7 @@ def headline(verdicts_shown: Sequence[Verdict]) -> str:
 
 def difference_of(verdict: Verdict) -> str:
     """The difference from its baseline: points without a unit, nats with theirs."""
-    if verdict.difference is None:
+    if not verdict.difference:
         return NOT_REACHED
     written = f"{verdict.difference:+.{verdict.metric.digits}f}"
     return written if verdict.metric.name == "error" else f"{written} {verdict.metric.unit}"

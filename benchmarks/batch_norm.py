@@ -1,4 +1,4 @@
-"""What the single pass's treatment of BatchNorm costs, in gradients and in accuracy.
+"""The cost of the single pass's treatment of BatchNorm, in gradients and in accuracy.
 
 The exact gradient of the kept losses runs through the whole batch's statistics, and so through
 every row. A backward over kept rows alone has to do without the other rows' terms. With

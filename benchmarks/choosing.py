@@ -1,4 +1,4 @@
-"""What choosing costs: every selector and every rule, as a share of a training step.
+"""The cost of choosing: every selector and every rule, as a share of a training step.
 
 A step is that of a narrow ``resnet18`` on the whole batch, forward, backward and optimizer. Times
 are taken in turns; each ratio is the median over rounds. Nothing here makes a forward pass for
@@ -136,7 +136,7 @@ class KnownRule:
         self._losses = losses[0, :size].to(device)
 
     def draw(self) -> None:
-        """What is done once an epoch."""
+        """Does what is done once an epoch."""
         if self._draw.is_pass(self._epoch):
             self._draw.rescore(torch.arange(1), torch.ones(1), self._epoch)
             self._epoch += 1
@@ -144,7 +144,7 @@ class KnownRule:
         self._epoch += 1
 
     def batch(self) -> None:
-        """What is done for each batch."""
+        """Does what is done for each batch."""
         self._draw.weights_of(self._indices).nonzero()
         losses = self._losses.cpu()
         correct = losses < KEEP

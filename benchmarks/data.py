@@ -1,4 +1,4 @@
-"""What data work costs: gathering, augmenting and normalising a batch, over a training step.
+"""The cost of data work: gathering, augmenting and normalising a batch, over a training step.
 
 The step is that of the smallest model for CIFAR shapes, on images of random bytes; pipeline and
 step are timed in turns, and the ratio is of medians.

@@ -1,4 +1,4 @@
-"""What an epoch on everything before the first selection changes, of all that selects in batches.
+"""The effect of an epoch on everything before the first selection, of all that selects in batches.
 
 Reads the records of the same comparisons made both ways, and trains nothing. Those of before are of
 a commit whose default was to select from the first batch on::

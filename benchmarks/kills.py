@@ -38,7 +38,7 @@ def started(example: str, out: Path) -> "subprocess.Popen[str]":
 
 
 def counts_of(process: "subprocess.Popen[str]") -> str:
-    """What a training says at its end, when all is saved.
+    """Returns what a training says at its end, when all is saved.
 
     Raises:
         RuntimeError: If it failed before.

@@ -59,7 +59,7 @@ def trained(arguments: dict[str, Any], epochs: int) -> dict[str, Any]:
 
 
 def one_of_several(out: Path, epochs: int) -> None:
-    """What each process does."""
+    """Runs one process."""
     dist.init_process_group("gloo")
     found = {}
     for name, make in METHODS.items():

@@ -1,4 +1,4 @@
-"""What selection costs beyond its forward passes, and how near an SB step comes to its ideal.
+"""The cost of selection beyond its forward passes, and an SB step over its ideal.
 
 Four questions, each answered by a ratio of times taken in turns in the same run:
 
@@ -49,7 +49,7 @@ TITLE = "What selection costs: resnet18 of width 16, batch 128, 3x32x32, keep 1/
 
 
 def selection_speedup(repeats: int) -> float:
-    """How many times faster than Algorithm 2 one at a time; each full of history first."""
+    """Returns the speed-up over Algorithm 2 one at a time; each full of history first."""
     generator = torch.Generator().manual_seed(0)
     losses = torch.rand(HISTORY + BATCH, generator=generator)
     selector = Percentile(keep=KEEP, history=HISTORY)
@@ -74,7 +74,7 @@ def selection_speedup(repeats: int) -> float:
 
 
 def long_history_speedup(repeats: int) -> float:
-    """How many times faster than sorting a history of a million losses for each batch."""
+    """Returns the speed-up over sorting a history of a million losses for each batch."""
     generator = torch.Generator().manual_seed(0)
     losses = torch.rand(LONG_HISTORY, generator=generator)
     history = LossHistory(LONG_HISTORY)

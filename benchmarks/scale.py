@@ -1,4 +1,4 @@
-"""What remembering many examples costs: a draw, an epoch's order, a saved state, and memory.
+"""The cost of remembering many examples: a draw, an epoch's order, a saved state, and memory.
 
 Each size is measured in a process of its own, whose peak memory is that of what was measured:
 one `SelectiveSampler` with `Memory`, all of whose losses are known. Bytes and peaks are per
@@ -118,7 +118,7 @@ def record(memory: Memory | RatioMemory, examples: int) -> None:
 
 
 def extended(found: dict[int, dict[str, float]], examples: int) -> dict[str, float]:
-    """What a number of examples costs, by a line through the two largest sizes measured.
+    """Returns what a number of examples costs, by a line through the two largest sizes measured.
 
     What did not grow from one to the other is as it was: a falling line is noise.
     """

@@ -1,4 +1,4 @@
-"""What scores that are remembered, predicted or cheap cost.
+"""The cost of scores that are remembered, predicted or cheap.
 
 1. A `ScoreTable` of 1e6, 1e7 and 1e8 examples, in memory and in a mapped file: rows recorded and
    gathered in batches of random indices, and rows of whole-table scores, in millions per second;
@@ -68,7 +68,7 @@ def memory(name: str) -> int:
 
 
 def table_numbers(rows: int, folder: str | None, threads: int) -> dict[str, float]:
-    """What a table of so many rows does, in memory or in a file of a folder."""
+    """Measures a table of a number of rows, in memory or in a file of a folder."""
     torch.set_num_threads(threads)
     fill(ScoreTable(FILL), FILL)  # so that what a first call loads is not the table's
     before = memory("VmRSS")

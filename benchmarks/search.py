@@ -1,4 +1,4 @@
-"""What else remembered losses might be drawn by: candidates beside `Memory`, at one budget.
+"""Other draws by remembered losses: candidates beside `Memory`, at one budget.
 
 Each candidate trains ``fastcnn`` on CIFAR-10 for the cost of so many epochs of Traditional, and is
 tested on 10,000 training examples that are held out of its training. Traditional does so at five
@@ -60,7 +60,7 @@ SHARES = {f"sb-memory@{share}": f"Memory with a share of {share}" for share in (
 
 
 class Case(NamedTuple):
-    """What is tried at one setting.
+    """A trial at one setting.
 
     Attributes:
         changes: The setting, beside what is common to all.
@@ -224,7 +224,7 @@ def price(strategy: Strategy, settings: Settings, data: DataSet) -> ScoringCost 
 
 
 def candidates(labels: Tensor) -> dict[str, Strategy]:
-    """What is tried besides the library's own, by the name of its strategy."""
+    """Returns what is tried besides the library's own, by the name of its strategy."""
 
     def by_rule(name: str, what: str, make: Callable[[float], EpochRule]) -> Strategy:
         return Strategy(

@@ -1,4 +1,4 @@
-"""How near the single pass comes to its ideal, and what it takes in memory and compilation.
+"""The single pass over its ideal, and its memory and compilation.
 
 A step here is a forward and a backward pass, without the optimizer's, which is the same for all.
 In each round Traditional's step on N examples, two-pass SB's (a scoring forward on N, then a
@@ -55,7 +55,7 @@ PROFILED = [
 
 
 class Setting(NamedTuple):
-    """What is trained: a model, its batch and its losses."""
+    """A training: a model, its batch and its losses."""
 
     model: nn.Module
     batch: Any
@@ -96,7 +96,7 @@ def setting(name: str, count: int, device: str) -> Setting:
 
 
 class Prepared(NamedTuple):
-    """What is timed: steps by name, and the single pass among them."""
+    """Steps to time, by name, and the single pass among them."""
 
     runs: dict[str, Callable[[], Any]]
     sift: SinglePass

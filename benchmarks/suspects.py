@@ -1,4 +1,4 @@
-"""What a noise guard finds, beside confident learning out of sample at the same cost.
+"""The suspects of a noise guard, beside confident learning out of sample at the same cost.
 
 Labels are made wrong at random. The guard's label issues come with a training by `Memory`.
 Confident learning (cleanlab) asks for probabilities of models that have not seen the example: two,
@@ -75,7 +75,7 @@ def scores(found: Tensor, wrong: Tensor) -> tuple[float, float, float]:
 
 
 def measure(settings: Settings, seeds: int) -> list[Goal]:
-    """What both find at one share of wrong labels, means over the seeds."""
+    """The suspects of both at one share of wrong labels, means over the seeds."""
     data: DataSet = load(settings.data, settings.train_limit, flipped=settings.flip)
     wrong = data.flipped
     count = f"{len(wrong):,} {NOUNS[data.kind]}"

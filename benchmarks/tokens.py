@@ -1,4 +1,4 @@
-"""What selecting tokens saves in a language model's head: time and memory, by vocabulary.
+"""Savings of selecting tokens in a language model's head: time and memory, by vocabulary.
 
 The ways are the plain cross-entropy of all logits, the chunked one of all tokens, and the chunked
 one of some. Where a selection is by the tokens' own losses, these are computed first, without

@@ -1,4 +1,4 @@
-"""How far a reader walks: the functions and files that one batch, or one command, passes through.
+"""The walk of a reader: the functions and files that one batch, or one command, passes through.
 
 Three walks, counted by a profile of the interpreter's calls:
 

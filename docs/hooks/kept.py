@@ -1,4 +1,4 @@
-"""What each strategy keeps, by percentile of the score: simulated with the library's own parts."""
+"""The share that each strategy keeps, by percentile of the score: simulated with the library's own parts."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -32,7 +32,7 @@ _WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Kept(NamedTuple):
-    """What is kept of each twentieth of the examples, from the lowest scores to the highest.
+    """The share kept of each twentieth of the examples, from the lowest scores to the highest.
 
     Attributes:
         title: Of which draws, if not of all.
@@ -58,7 +58,7 @@ def losses() -> Tensor:
 
 @cache
 def kept_by(name: str) -> Sequence[Kept]:
-    """What a strategy keeps: one picture, or several where the epochs differ."""
+    """Returns what a strategy keeps: one picture, or several where the epochs differ."""
     strategy = STRATEGIES[name]
     if strategy.tokens is not None:
         choice = Uniform(keep=KEEP) if strategy.tokens == "random" else TopK(keep=KEEP)

@@ -1,4 +1,4 @@
-"""What MkDocs adds to the pages as it builds them: pictures, verdicts, and links to the repository.
+"""Additions to the pages as MkDocs builds them: pictures, verdicts, and links to the repository.
 
 A page has a comment where something is to be added, which is nothing where it is read otherwise:
 ``<!-- kept: sb, random -->`` for what strategies keep and what came out of them,
@@ -63,7 +63,7 @@ def _kept(names: list[str]) -> str:
 
 
 def _score(name: str) -> str:
-    """What a strategy orders examples by; the loss, unless it says otherwise."""
+    """Returns the score that a strategy orders examples by; the loss, unless it says otherwise."""
     strategy = STRATEGIES[name]
     others = strategy.scorer, strategy.prior
     score = "score" if any(others) or strategy.tokens not in (None, "loss", "random") else "loss"

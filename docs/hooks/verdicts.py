@@ -1,4 +1,4 @@
-"""What came out here of each strategy, from the records: the numbers of the page of results."""
+"""The verdict on each strategy, from the records: the numbers of the page of results."""
 
 import functools
 import re
@@ -20,7 +20,7 @@ _WORDS = {"paid": "paid", "level": "level", "lost": "worse"}
 
 
 def tables(names: Sequence[str]) -> str:
-    """What came out of some strategies: beside Traditional of the same cost, and in budgets."""
+    """Writes the verdicts on some strategies: beside Traditional of the same cost, and in budgets."""
     parts = []
     if rows := _differences(names):
         parts.append(
@@ -43,7 +43,7 @@ def tables(names: Sequence[str]) -> str:
 
 
 def budgets() -> str:
-    """What the default is worth, in budgets."""
+    """Returns the worth of the default, in budgets."""
     return markdown(_ratios([DEFAULT]))
 
 

@@ -1,4 +1,4 @@
-"""What there is: ``siftback strategies``, ``models`` and ``doctor``."""
+"""Lists: ``siftback strategies``, ``models`` and ``doctor``."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""How long the epochs of a training are, where a rule draws a known number of examples."""
+"""The lengths of a training's epochs, where a rule draws a known number of examples."""
 
 import math
 from dataclasses import dataclass

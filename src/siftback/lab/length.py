@@ -1,4 +1,4 @@
-"""How long a run trains: by its epochs, its cost, or the clock, which knows what took the time."""
+"""The length of a run: by its epochs, its cost, or the clock, which knows what took the time."""
 
 import math
 import time

@@ -293,7 +293,7 @@ class Pipeline(ABC):
         scores = selection.score(batch)
         if selection.needs_scores:
             self.count_scored(batch, scores)
-        return batch.keep(*selection.select(scores, source.place, self.stats))
+        return batch.keep(*selection.select(scores, source, self.stats))
 
     def count_scored(self, batch: Batch, scores: Tensor) -> None:
         """Counts a batch that was scored, float32[N]; a rule learns from the scores."""
@@ -311,8 +311,10 @@ class Pipeline(ABC):
         self.stats.released += batch.size
         self.record.give(weights, batch.indices, epoch.number, self.reweights)
         epoch.batches += 1
-        if self.selection and self.selection.needs_scores:
-            self._after_step = [partial(self.selection.after_step, batch.data)]
+        selection = self.selection
+        if selection and selection.follows_steps:
+            follow, losses = selection.scorer.after_step, selection.losses
+            self._after_step = [partial(follow, losses, selection.model, batch.data)]
         self.done = self.done_next
         self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
         return batch.with_columns(weights) if self.attach else batch.data

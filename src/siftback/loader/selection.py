@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from siftback.arguments import check_choice, check_flag
 from siftback.batches import tree
 from siftback.batches.batch import Batch
+from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
@@ -41,6 +42,7 @@ class BatchSelection:
         losses: The losses that the scorer is called with; None if the selector needs no scores.
         keep: The selector's own share, which a schedule may change.
         leaves_out: Whether some examples are left out where it is on.
+        follows_steps: Whether the scorer is to know of each training step.
 
     Raises:
         ConfigError: If scores are needed, and no model or not one loss function was given; or if
@@ -69,6 +71,8 @@ class BatchSelection:
         self._on_nonfinite, self._generator = on_nonfinite, generator
         self.keep = selector.keep
         self.leaves_out = self.keep < 1 or getattr(selector, "above", None) is not None
+        after_step = getattr(self.scorer.after_step, "__func__", None)
+        self.follows_steps = self.needs_scores and after_step is not Scorer.after_step
 
     def score(self, batch: Batch) -> Tensor:
         """Returns float32[N], the scores of a batch; zeros if the selector needs none."""
@@ -79,12 +83,12 @@ class BatchSelection:
             return check_losses(batch.scores, batch.size).to(device)
         return self.scorer.score(self.losses, self.model, batch.data, batch.indices)
 
-    def select(self, scores: Tensor, where: str, stats: Stats) -> Selection:
+    def select(self, scores: Tensor, source: Source, stats: Stats) -> Selection:
         """Selects by the scores.
 
         Args:
             scores: float32[N].
-            where: Description of the batch, for errors.
+            source: Where the batch is from, for errors.
             stats: Counts the scores that are not finite.
 
         Raises:
@@ -96,7 +100,7 @@ class BatchSelection:
             return self.selector.select(scores, self._generator, count)
         finite = scores.isfinite()
         if self._on_nonfinite != "error":
-            return self._select_finite(scores, finite, count, where, stats)
+            return self._select_finite(scores, finite, count, source, stats)
         # Read only after the selection, which waits for the scores in any case, so that there is
         # one synchronization with the accelerator.
         all_finite = finite.all()
@@ -106,15 +110,11 @@ class BatchSelection:
             stats.nonfinite += int((~finite).sum())
             row = int((~finite).nonzero()[0])
             raise LossError(
-                f"the loss of example {row} in {where} is {float(scores[row])}: "
+                f"the loss of example {row} in {source.place} is {float(scores[row])}: "
                 "lower the learning rate or fix the example, or give "
                 'on_nonfinite="keep" or "drop"'
             )
         return selection
-
-    def after_step(self, data: Any) -> None:
-        """Calls the scorer, if there are scores, once training is done with a batch."""
-        self.scorer.after_step(self.losses, self.model, data)
 
     def is_by_chance(self, schedule: Schedule) -> bool:
         """Returns whether the number of examples kept is left to chance in any epoch."""
@@ -129,7 +129,7 @@ class BatchSelection:
         )
 
     def _select_finite(
-        self, scores: Tensor, finite: Tensor, count: int | None, where: str, stats: Stats
+        self, scores: Tensor, finite: Tensor, count: int | None, source: Source, stats: Stats
     ) -> Selection:
         """Selects among the finite scores; keeps all or none of the others."""
         rows, others = finite.nonzero().squeeze(1), (~finite).nonzero().squeeze(1)
@@ -141,8 +141,9 @@ class BatchSelection:
             count -= len(others)
             if count > len(rows):
                 raise LossError(
-                    f"only {len(rows)} losses of {where} are finite, and {count} must be kept: "
-                    'lower the learning rate, give exact=False, or leave on_nonfinite="drop" out'
+                    f"only {len(rows)} losses of {source.place} are finite, and {count} must be "
+                    "kept: lower the learning rate, give exact=False, or leave "
+                    'on_nonfinite="drop" out'
                 )
         positions, weights = rows[:0], scores[:0]
         if len(rows) and count != 0:

@@ -29,7 +29,7 @@ _UNSHIFTED_OUTPUTS = ("MaskedLMOutput", "TokenClassifierOutput", "Seq2SeqLMOutpu
 
 
 class Head(NamedTuple):
-    """What a model's logits are compared with.
+    """The targets that a model's logits are compared with.
 
     Attributes:
         kind: Whether there is a label per sequence or per token.

@@ -1,4 +1,4 @@
-"""How well cheap scores agree with exact ones, in rank and in what they would select."""
+"""The agreement of cheap scores with exact ones, in rank and in what they would select."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

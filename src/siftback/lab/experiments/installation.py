@@ -1,4 +1,4 @@
-"""What is installed and at hand: packages, devices, threads and data sets."""
+"""The installation: packages, devices, threads and data sets at hand."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What wrong labels cost: each strategy's end beside Traditional's, and what a guard held back."""
+"""The cost of wrong labels: each strategy's end beside Traditional's, and a guard's suspects."""
 
 import math
 import statistics

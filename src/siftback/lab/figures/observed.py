@@ -1,4 +1,4 @@
-"""What was observed of runs, configuration by configuration."""
+"""Observations of runs, configuration by configuration."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby

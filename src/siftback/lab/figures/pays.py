@@ -1,4 +1,4 @@
-"""What selection pays, in budgets: Traditional's budget for the same error over the method's."""
+"""Budget ratios: Traditional's budget for the same error over the method's."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How much sooner: table 1 of Jiang et al. 2019."""
+"""Speed-ups: table 1 of Jiang et al. 2019."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What comparisons are called, and which of them belong together."""
+"""The titles of comparisons, and which of them belong together."""
 
 import json
 from collections.abc import Callable, Iterable

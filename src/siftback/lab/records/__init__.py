@@ -1,1 +1,1 @@
-"""What runs leave behind, and numbers from it."""
+"""The records that runs leave behind, and numbers from them."""

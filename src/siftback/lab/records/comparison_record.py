@@ -1,4 +1,4 @@
-"""What a run leaves behind: its summary, its evaluations, and the folder that holds both.
+"""The record of a run: its summary, its evaluations, and the folder that holds both.
 
 A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-lines file per run::
 

@@ -1,4 +1,4 @@
-"""What figures need beyond the records, observed whenever a run is tested.
+"""Observations that figures need beyond the records, made whenever a run is tested.
 
 Of each look there is one Parquet file per kind under ``observed/``, in a folder of the run's name:
 a run that is broken off leaves all that it had looked at, each file whole.

@@ -1,4 +1,4 @@
-"""What the README is given of the records: what to use where, what it saves, and a picture."""
+"""The README's part of the records: what to use where, what it saves, and a picture."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How far a run has come: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The share that each strategy keeps, by percentile of the score: simulated with the library's own parts."""
+"""The share that each strategy keeps, by percentile of the score: simulated with the library."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial

@@ -20,7 +20,7 @@ _WORDS = {"paid": "paid", "level": "level", "lost": "worse"}
 
 
 def tables(names: Sequence[str]) -> str:
-    """Writes the verdicts on some strategies: beside Traditional of the same cost, and in budgets."""
+    """Writes verdicts on some strategies: beside Traditional of the same cost, and in budgets."""
     parts = []
     if rows := _differences(names):
         parts.append(

@@ -333,13 +333,13 @@ class EpochDraw:
 
     def _learn(self, record: RecordedLosses, *, is_exchanged: bool) -> None:
         """Gives the rule losses; those of this process are exchanged with the others."""
-        if is_exchanged:
-            self._recorded.append(record)
         is_pass, epoch, rows, losses, correct, confidence = record
         if is_pass:
             cast(Any, self.rule).rescore(rows, losses, epoch)
         else:
             self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
+        if is_exchanged:  # after the rule, which may refuse it
+            self._recorded.append(record)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the rule's state, what was drawn for this epoch, and what others are to know."""

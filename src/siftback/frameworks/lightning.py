@@ -42,6 +42,8 @@ try:
 except ImportError as error:
     raise ImportError("siftback.frameworks.lightning: pip install siftback[lightning]") from error
 
+__all__ = ["SelectiveBackprop", "SelectiveDataModule"]
+
 _FLAGS = ("prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices")
 _TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _GIVE_LOSSES = (
@@ -243,6 +245,7 @@ class SelectiveDataModule(LightningDataModule):
         ConfigError: If the rule needs scoring passes; at the start of `fit`, if the loader, the
             rule or the trainer excludes a memory; at a batch, if the losses are not known.
 
+    >>> import torch
     >>> from siftback.rules.memory import Memory
     >>> data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randint(2, (8,)))
     >>> selective = SelectiveDataModule(DataLoader(data, 4, shuffle=True), memory=Memory())

@@ -1,5 +1,6 @@
 """How tests run: property tests with the same examples everywhere, and Ctrl-C heard by children."""
 
+import itertools
 import os
 import signal
 import sys
@@ -41,14 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--one-case"):
-        first: dict[str, pytest.Item] = {}
-        for item in items:
-            first.setdefault(item.nodeid.partition("[")[0], item)
-        kept = set(first.values())
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = first.values()
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.config.getoption("--one-case"):
+        parametrize = metafunc.parametrize
+
+        # The other cases are never made, as making them all takes longer than running the first.
+        def first_case(names: Any, values: Any, *, ids: Any = None, **options: Any) -> None:
+            values = list(itertools.islice(values, 1))
+            ids = ids if ids is None or callable(ids) else list(itertools.islice(ids, 1))
+            parametrize(names, values, ids=ids, **options)
+
+        metafunc.parametrize = first_case  # type: ignore[method-assign]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,8 +6,7 @@ The fast paths of the library are compared with these.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from scipy.integrate import quad
-from scipy.stats import percentileofscore
+import scipy
 
 Probability = Callable[[Sequence[float], float, float], float]
 """``(history, loss, beta) -> P``."""
@@ -15,7 +14,7 @@ Probability = Callable[[Sequence[float], float, float], float]
 
 def percentile(history: Sequence[float], loss: float) -> float:
     """Share of the history below the loss, ties at mid-rank."""
-    return float(percentileofscore(list(history), loss, kind="mean")) / 100
+    return float(scipy.stats.percentileofscore(list(history), loss, kind="mean")) / 100
 
 
 def mid_rank_probability(history: Sequence[float], loss: float, beta: float) -> float:
@@ -27,7 +26,7 @@ def shared_probability(history: Sequence[float], loss: float, beta: float) -> fl
     """Eq. 1 on average over all percentiles that the loss shares with those equal to it."""
     below = sum(seen < loss for seen in history) / len(history)
     up_to = sum(seen <= loss for seen in history) / len(history)
-    area, _ = quad(lambda share: share**beta, below, up_to)
+    area, _ = scipy.integrate.quad(lambda share: share**beta, below, up_to)
     return area / (up_to - below)
 
 

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from scipy.integrate import quad
+import scipy
 
 Outcome = tuple[float, dict[int, float]]
 Scores = Sequence[float]
@@ -22,7 +22,7 @@ def shares(scores: Scores) -> list[tuple[float, float]]:
 
 def power_probabilities(scores: Scores, beta: float) -> list[float]:
     """Jiang et al. 2019, eq. 1: percentile^beta, on average over the percentiles held."""
-    return [quad(lambda u: u**beta, a, b)[0] / (b - a) for a, b in shares(scores)]
+    return [scipy.integrate.quad(lambda u: u**beta, a, b)[0] / (b - a) for a, b in shares(scores)]
 
 
 def quantile_probabilities(scores: Scores, keep: float) -> list[float]:

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+import siftback
 from resuming import Stateful, Stream, sampled
 from siftback import (
     RS2,
@@ -27,7 +28,6 @@ from siftback import (
     SelectiveLoader,
     SelectiveSampler,
     Share,
-    SinglePass,
     Stale,
     TopK,
     Uniform,
@@ -236,7 +236,7 @@ class Single:
     def __init__(self, **arguments):
         model = nn.Linear(5, 3, dtype=torch.float32)
         arguments = {"keep": 0.5, "check": False} | arguments
-        self.sift = SinglePass(model, F.cross_entropy, **arguments)
+        self.sift = siftback.SinglePass(model, F.cross_entropy, **arguments)
 
     def __call__(self, *batch):
         return self.sift(*batch)

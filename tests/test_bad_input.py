@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+import siftback
 from siftback import (
     Annealing,
     Epochs,
@@ -19,7 +20,6 @@ from siftback import (
     SelectiveLoader,
     SelectiveSampler,
     Share,
-    SinglePass,
     Stale,
     Threshold,
     TopK,
@@ -253,7 +253,9 @@ KINDS = {
     "pool": (lambda: loader_of(keep=0.5, pool=32), r"pool=32: give a Pool"),
     "model class": (lambda: loader_of(nn.Linear, keep=0.5), r"model=<class .*: give a torch.nn.M"),
     "model function": (lambda: loader_of(len, keep=0.5), r"model=.*: give a torch.nn.Module"),
-    "model of one pass": (lambda: SinglePass("m", F.cross_entropy, keep=0.5), r"model='m': give"),
+    "model of one pass": (
+        lambda: siftback.SinglePass("m", F.cross_entropy, keep=0.5), r"model='m': give"
+    ),
     "loss name": (lambda: loader_of(keep=0.5, loss_fn="ce"), r"loss_fn='ce': give a loss function"),
     "loss class": (
         lambda: loader_of(keep=0.5, loss_fn=nn.CrossEntropyLoss),
@@ -268,7 +270,8 @@ KINDS = {
     "large seed": (lambda: loader_of(keep=0.5, seed=2**64), r"give an integer in \[0, 2\*\*63\)"),
     "seed in batch": (lambda: InBatch(keep=0.5, seed=None), r"seed=None: give an integer"),
     "seed of one pass": (
-        lambda: SinglePass(nn.Linear(1, 1), F.mse_loss, keep=0.5, seed=0.5), r"seed=0.5: give",
+        lambda: siftback.SinglePass(nn.Linear(1, 1), F.mse_loss, keep=0.5, seed=0.5),
+        r"seed=0.5: give",
     ),
     "epoch": (lambda: loader_of(keep=0.5).set_epoch(-1), r"epoch=-1: give an integer, at least 0"),
     "no loader": (

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import siftback
 from siftback import (
     Epochs,
     Ewma,
@@ -13,7 +14,6 @@ from siftback import (
     Percentile,
     Schedule,
     SelectiveLoader,
-    SinglePass,
     SoftTopK,
     Stale,
     TopK,
@@ -116,7 +116,7 @@ def test_a_single_pass_has_the_gradient_of_all_rows_until_then():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     x, y = torch.randn(8, 6), torch.randint(3, (8,))
-    sift = SinglePass(model, F.cross_entropy, selector=TopK(keep=0.5), steps_per_epoch=2)
+    sift = siftback.SinglePass(model, F.cross_entropy, selector=TopK(keep=0.5), steps_per_epoch=2)
 
     def gradient(loss):
         return torch.autograd.grad(loss, list(model.parameters()))
@@ -128,7 +128,9 @@ def test_a_single_pass_has_the_gradient_of_all_rows_until_then():
         assert sift.steps < 2
         for one, other in zip(gradient(sift(x, y)), whole, strict=True):
             torch.testing.assert_close(one, other)
-    resumed = SinglePass(model, F.cross_entropy, selector=TopK(keep=0.5), steps_per_epoch=2)
+    resumed = siftback.SinglePass(
+        model, F.cross_entropy, selector=TopK(keep=0.5), steps_per_epoch=2
+    )
     resumed.set_extra_state(sift.get_extra_state())
     losses = F.cross_entropy(model(x), y, reduction="none")
     half = gradient(losses.topk(4).values.mean())

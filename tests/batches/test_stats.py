@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from siftback import Memory, SelectiveLoader, SinglePass, SinglePassStats, Stats
+import siftback
+from siftback import Memory, SelectiveLoader, SinglePassStats, Stats
 from toys import dataset, network, shuffled
 
 
@@ -89,7 +90,7 @@ def test_a_scoring_pass_is_a_forward_more():
 
 
 def test_those_of_a_single_pass_are_shown_alike():
-    sift = SinglePass(network(), F.cross_entropy, keep=1 / 2)
+    sift = siftback.SinglePass(network(), F.cross_entropy, keep=1 / 2)
     x, y = dataset(32)[:]
     sift(x, y).backward()
     assert isinstance(sift.stats, SinglePassStats)

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+import siftback
 from siftback import (
     RS2,
     Ema,
@@ -22,7 +22,6 @@ from siftback import (
     Schedule,
     SelectiveLoader,
     SelectiveSampler,
-    SinglePass,
     Stale,
 )
 from siftback.errors import SiftbackError
@@ -64,6 +63,8 @@ def wrapped(module, wrapper):
     """The model to train and the one to score with, which is the same where it is sharded."""
     if wrapper == "ddp":
         return DistributedDataParallel(module), module
+    from torch.distributed.fsdp import fully_shard  # which takes long
+
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     return (fully_shard(module, mesh=mesh),) * 2
 
@@ -197,7 +198,7 @@ def of_few_kept(count):
 
 def single_pass(stop=None, saved=None):
     """`SinglePass` within DistributedDataParallel; stopped, or gone on with."""
-    sift = SinglePass(network(), F.cross_entropy, keep=1 / 2)
+    sift = siftback.SinglePass(network(), F.cross_entropy, keep=1 / 2)
     model = DistributedDataParallel(sift)
     model(*data()[:4]).backward()  # as above
     model.zero_grad()

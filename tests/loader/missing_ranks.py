@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch._dynamo  # which DistributedDataParallel imports when it is made
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
@@ -190,4 +189,6 @@ def main(out):
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # which DistributedDataParallel would import in each of them
+
     main(Path(sys.argv[1]))

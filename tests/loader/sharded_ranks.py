@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Indexed, Memory, SelectiveLoader, SelectiveSampler
@@ -68,13 +67,17 @@ def sampled():
 
 def checkpoint(loader, path):
     """What all processes save together."""
-    dcp.save({"loader": loader.state_dict()}, checkpoint_id=path)
+    from torch.distributed.checkpoint import save  # which takes long
+
+    save({"loader": loader.state_dict()}, checkpoint_id=path)
 
 
 def resumed(path):
     """A loader that goes on from what was saved by any number of processes."""
+    from torch.distributed.checkpoint import load
+
     loader = loader_of()
-    dcp.load(state := {"loader": loader.state_dict()}, checkpoint_id=path)
+    load(state := {"loader": loader.state_dict()}, checkpoint_id=path)
     loader.load_state_dict(state["loader"])
     return loader
 

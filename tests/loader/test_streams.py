@@ -1,10 +1,7 @@
 """Streams, of which nobody knows the length or the numbering: what each moment of choice can do."""
 
-import datasets
 import pytest
 import torch
-import torchdata.nodes
-from datasets.distributed import split_dataset_by_node
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -31,13 +28,16 @@ def losses_of(model, batch):
 
 
 def table():
+    import datasets  # which takes long, as torchdata does
+
     columns = {"x": X.numpy(), "y": Y.numpy(), "key": KEYS.numpy()}
     return datasets.Dataset.from_dict(columns).with_format("torch")
 
 
 def nodes():
-    rows = torchdata.nodes.Batcher(torchdata.nodes.IterableWrapper(range(48)), 8)
-    return torchdata.nodes.Loader(torchdata.nodes.Mapper(rows, batch_of))
+    from torchdata.nodes import Batcher, IterableWrapper, Loader, Mapper
+
+    return Loader(Mapper(Batcher(IterableWrapper(range(48)), 8), batch_of))
 
 
 def batch_of(rows):
@@ -156,6 +156,8 @@ def test_a_table_of_datasets_is_a_map_style_data_set():
 
 
 def test_processes_with_a_share_each_of_a_stream_read_their_own():
+    from datasets.distributed import split_dataset_by_node
+
     found = []
     for rank in range(2):
         share = split_dataset_by_node(table().to_iterable_dataset(num_shards=4), rank, 2)

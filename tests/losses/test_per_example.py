@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import siftback
 from siftback import (
     Epochs,
     InBatch,
@@ -15,7 +16,6 @@ from siftback import (
     Memory,
     Percentile,
     SelectiveLoader,
-    SinglePass,
     TopK,
     per_example,
     sequence_losses,
@@ -168,7 +168,7 @@ def test_an_example_without_a_valid_target_is_no_easy_one(losses):
 
 def test_a_single_pass_shows_an_example_without_a_valid_target_and_learns_nothing_of_it():
     model, batch = partly_labelled()
-    sift = SinglePass(model, losses=of_sequences, selector=TopK(keep=1 / 2))
+    sift = siftback.SinglePass(model, losses=of_sequences, selector=TopK(keep=1 / 2))
     loss = sift(batch)
     assert loss.isnan()
     rows = [row for row in sift.selection.positions.tolist() if row not in UNKNOWN]

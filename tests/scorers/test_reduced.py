@@ -3,8 +3,8 @@
 import copy
 
 import pytest
+import scipy
 import torch
-from scipy.stats import spearmanr
 from torch import nn
 
 from pictures import CLASSES, CROSS_ENTROPY, batch, change, network, trained
@@ -31,7 +31,7 @@ def test_scores_rank_as_exact_losses_do(name, scorer, least):
     model, examples = trained(network(name)), batch(100, 200)
     exact = Fresh().score(CROSS_ENTROPY, model, examples, None)
     reduced = copy.deepcopy(scorer).score(CROSS_ENTROPY, model, examples, None)
-    assert spearmanr(exact, reduced).statistic > least
+    assert scipy.stats.spearmanr(exact, reduced).statistic > least
     assert not reduced.equal(exact)
 
 

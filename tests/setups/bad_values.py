@@ -1,6 +1,7 @@
 """Bad values of every kind, and everything public that takes an argument."""
 
 import copy
+import functools
 import inspect
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import siftback
 from siftback import (
     RS2,
     Annealing,
@@ -25,7 +27,6 @@ from siftback import (
     SelectiveLoader,
     SelectiveSampler,
     Share,
-    SinglePass,
     TopK,
     Uniform,
     irreducible_losses,
@@ -46,24 +47,28 @@ class Unshown:
         raise RuntimeError("no")
 
 
-VALUES = {
-    "None": None, "True": True, "a string": "a", "no string": "", "a digit": "0", "bytes": b"",
-    "-1": -1, "0": 0, "5": 5, "1.5": 1.5, "-0.5": -0.5, "nan": NAN, "inf": INF, "-inf": -INF,
-    "10**400": 10**400, "-10**400": -(10**400), "10**5000": 10**5000, "2**63": 2**63,
-    "complex": 1j, "a list": [], "a list of strings": ["a"], "a list of floats": [0.5, 2.0],
-    "a dict": {}, "a dict of one": {"a": 1}, "a set": {1}, "an object": object(),
-    "what cannot be shown": Unshown(), "a function": lambda *_: 1.5, "a class": Percentile,
-    "a module": nn.Linear(2, 2), "a generator": seeded(), "a rule": RS2(),
-    "a selector": TopK(keep=0.5),
-    "an array": np.ones(3), "no array": np.array([]), "an array of objects": np.array([None, "a"]),
-    "float64": torch.ones(3, dtype=torch.float64), "of nan": torch.full((3,), NAN),
-    "int": torch.arange(3), "bool": torch.tensor([True, False, True]), "0-d": torch.tensor(1.5),
-    "2-d": torch.ones(3, 2), "empty": torch.zeros(0), "complex tensor": torch.ones(3) * 1j,
-    "sparse": torch.ones(3).to_sparse(), "meta": torch.ones(3, device="meta"),
-    "fp8": torch.ones(3).to(torch.float8_e4m3fn), "half": torch.ones(3).half(),
-    "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged),
-    "on the graph": torch.ones(3, requires_grad=True),
-}  # fmt: skip
+@functools.cache
+def values():
+    """Bad values by name, made when they are needed, as a nested tensor takes long."""
+    return {
+        "None": None, "True": True, "a string": "a", "no string": "", "a digit": "0", "bytes": b"",
+        "-1": -1, "0": 0, "5": 5, "1.5": 1.5, "-0.5": -0.5, "nan": NAN, "inf": INF, "-inf": -INF,
+        "10**400": 10**400, "-10**400": -(10**400), "10**5000": 10**5000, "2**63": 2**63,
+        "complex": 1j, "a list": [], "a list of strings": ["a"], "a list of floats": [0.5, 2.0],
+        "a dict": {}, "a dict of one": {"a": 1}, "a set": {1}, "an object": object(),
+        "what cannot be shown": Unshown(), "a function": lambda *_: 1.5, "a class": Percentile,
+        "a module": nn.Linear(2, 2), "a generator": seeded(), "a rule": RS2(),
+        "a selector": TopK(keep=0.5),
+        "an array": np.ones(3), "no array": np.array([]),
+        "an array of objects": np.array([None, "a"]),
+        "float64": torch.ones(3, dtype=torch.float64), "of nan": torch.full((3,), NAN),
+        "int": torch.arange(3), "bool": torch.tensor([True, False, True]), "0-d": torch.tensor(1.5),
+        "2-d": torch.ones(3, 2), "empty": torch.zeros(0), "complex tensor": torch.ones(3) * 1j,
+        "sparse": torch.ones(3).to_sparse(), "meta": torch.ones(3, device="meta"),
+        "fp8": torch.ones(3).to(torch.float8_e4m3fn), "half": torch.ones(3).half(),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged),
+        "on the graph": torch.ones(3, requires_grad=True),
+    }  # fmt: skip
 
 
 def constructors():
@@ -78,8 +83,8 @@ def constructors():
         for name in inspect.signature(kind).parameters:
             yield f"{kind.__name__}({name}=)", name, build(kind, settings, name)
     single = {"model": nn.Linear(2, 2), "loss_fn": F.cross_entropy, "keep": 0.5, "check": False}
-    for name in [*inspect.signature(SinglePass.__init__).parameters][1:]:
-        yield f"SinglePass({name}=)", name, build(SinglePass, single, name)
+    for name in [*inspect.signature(siftback.SinglePass.__init__).parameters][1:]:
+        yield f"SinglePass({name}=)", name, build(siftback.SinglePass, single, name)
 
 
 def build(kind, settings, name):

@@ -24,8 +24,6 @@ from siftback import (
 )
 from siftback.errors import BatchError, SiftbackError
 
-transformers = pytest.importorskip("transformers")
-
 AT_ONCE = Schedule(warmup=Epochs(0))
 RULE = functools.partial(Memory, keep=0.5, warmup=Epochs(1))
 
@@ -70,6 +68,8 @@ class Output(dict):
 
 
 def of_logits(logits, labels):
+    import transformers  # which a traced forward may do, where asking whether it is there is not
+
     loss = None if labels is None else F.cross_entropy(logits, labels)
     return transformers.modeling_outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
@@ -134,6 +134,7 @@ def rows(model):
 
 def trained(folder, model, data, cls=None, collator=None, **given):
     """Trains for two epochs of four steps."""
+    transformers = pytest.importorskip("transformers")
     from siftback.frameworks.huggingface import SelectiveTrainerMixin
 
     class Tried(SelectiveTrainerMixin, cls or transformers.Trainer):
@@ -216,7 +217,7 @@ def losses_of_two(model, batch):
 class ForSequenceClassification(Model):
     def __init__(self, outputs):
         super().__init__(outputs)
-        self.config = transformers.PretrainedConfig()
+        self.config = pytest.importorskip("transformers").PretrainedConfig()
 
     def forward(self, x, labels=None):
         return super().forward(x, labels)
@@ -320,7 +321,7 @@ def test_the_advice_of_a_trainer_works(case, tmp_path):
         arguments = dict(arguments)
         data = arguments.pop("data", rows("logits for each row"))
         if "cls" in arguments:
-            kinds = (arguments["cls"], transformers.Trainer)
+            kinds = (arguments["cls"], pytest.importorskip("transformers").Trainer)
             arguments["cls"] = type(f"{kinds[0].__name__}Trainer", kinds, {})
         return trained(tmp_path, named(), data, **arguments)
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from bad_values import VALUES, batches, constructors, functions, methods
+from bad_values import batches, constructors, functions, methods, values
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import pictures
@@ -99,7 +99,7 @@ def is_of_a_model(error):
 
 def verdict(what, argument, name, call):
     try:
-        call(VALUES[name])
+        call(values()[name])
     except SiftbackError as error:
         names = (argument, argument.removesuffix("es"), *SPELLED.get(argument, ()))
         return "refused" if any(n in str(error) for n in names) else f"not named: {error}"
@@ -120,7 +120,7 @@ def verdict(what, argument, name, call):
 )
 def test_bad_values_are_refused_by_name(targets, asked, count, limited, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a string is the path of a table
-    inputs = [(*target, name) for target in targets() for name in VALUES]
+    inputs = [(*target, name) for target in targets() for name in values()]
     counted, wrong = collections.Counter(), []
     for what, argument, call, name in inputs[:: max(1, len(inputs) // asked("inputs"))]:
         limited()

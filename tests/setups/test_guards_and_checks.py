@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import siftback
 from siftback import (
     Epochs,
     Fresh,
@@ -20,7 +21,6 @@ from siftback import (
     Pool,
     ScoreTable,
     SelectiveLoader,
-    SinglePass,
     irreducible_losses,
     probe,
 )
@@ -242,19 +242,19 @@ probing = functools.partial(probe, network(), plain(), F.cross_entropy, seconds=
 
 REFUSED = {
     "frozen": (
-        lambda: SinglePass(Frozen(), F.cross_entropy, keep=0.5)(X, Y),
+        lambda: siftback.SinglePass(Frozen(), F.cross_entropy, keep=0.5)(X, Y),
         r"Frozen depends on requires a gradient",
     ),
     "frozen without a check": (
-        lambda: SinglePass(Frozen(), F.cross_entropy, keep=0.5, check=False)(X, Y),
+        lambda: siftback.SinglePass(Frozen(), F.cross_entropy, keep=0.5, check=False)(X, Y),
         r"Frozen depends on requires a gradient",
     ),
     "single pass of outputs": (
-        lambda: SinglePass(network(), F.cross_entropy, keep=0.5, outputs="yes"),
+        lambda: siftback.SinglePass(network(), F.cross_entropy, keep=0.5, outputs="yes"),
         "outputs='yes'",
     ),
     "single pass of check": (
-        lambda: SinglePass(network(), F.cross_entropy, keep=0.5, check=1),
+        lambda: siftback.SinglePass(network(), F.cross_entropy, keep=0.5, check=1),
         "check=1",
     ),
     "irreducible list": (lambda: Irreducible([1.0, 2.0]), "irreducible losses"),
@@ -306,7 +306,7 @@ def test_arguments_are_refused_by_name(attempt, said):
 
 def test_a_frozen_model_is_evaluated_and_trains_once_it_is_not():
     model = Frozen()
-    sift = SinglePass(model, F.cross_entropy, keep=0.5)
+    sift = siftback.SinglePass(model, F.cross_entropy, keep=0.5)
     with torch.no_grad():
         assert sift(X, Y).isfinite()
     model.requires_grad_(True)

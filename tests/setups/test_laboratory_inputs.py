@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -42,7 +41,7 @@ def bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A data folder and caches of this test, and little memory to read in."""
     monkeypatch.setenv("SIFTBACK_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("SIFTBACK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hub")
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * resource.getpagesize() + SMALL
@@ -478,6 +477,8 @@ def test_a_table_damaged_anywhere_is_refused_or_read(seed: int, tmp_path: Path) 
 
 
 def test_an_image_missing_in_a_saved_set_is_named(tmp_path: Path) -> None:
+    import datasets  # which takes long
+
     cells = [Image.fromarray(drawn(8, 8))] * 19 + [None]
     features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}
     columns = {"image": cells, "label": [0, 1] * 10}

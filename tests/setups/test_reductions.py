@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import siftback
 from siftback import (
     Epochs,
     InfoBatch,
@@ -18,7 +19,6 @@ from siftback import (
     NoiseGuard,
     Percentile,
     SelectiveLoader,
-    SinglePass,
     TopK,
     Unbiased,
     per_example,
@@ -38,6 +38,11 @@ PIXELS = TOKENS[:, :4].reshape(N, 2, 2)
 REAL = torch.rand(N, CLASSES, generator=torch.Generator().manual_seed(2))
 BINARY = (REAL > 0.5).float()
 SIGNS = BINARY * 2 - 1
+
+
+def single_pass(*arguments: Any, **options: Any) -> nn.Module:
+    """A single pass; naming it here would import PyTorch's compiler as tests are collected."""
+    return siftback.SinglePass(*arguments, **options)
 
 
 class Scale(nn.Module):
@@ -273,7 +278,7 @@ FEW = (
 )
 def test_a_single_pass_gives_the_loss_of_the_kept_rows_alone(case, keep):
     model = case.model
-    sift = SinglePass(model, case.loss_fn, selector=TopK(keep=keep))
+    sift = siftback.SinglePass(model, case.loss_fn, selector=TopK(keep=keep))
     loss = sift(INPUTS, case.targets)
     rows = sift.selection.positions
     assert len(rows) == keep * N
@@ -290,7 +295,7 @@ def test_a_single_pass_gives_the_loss_of_the_kept_rows_alone(case, keep):
 def test_batches_of_other_sizes_and_one_kept_row_too(name, batch):
     case = CASES[name]
     model = case.model
-    sift = SinglePass(model, case.loss_fn, selector=TopK(keep=0.3))
+    sift = siftback.SinglePass(model, case.loss_fn, selector=TopK(keep=0.3))
     sift(INPUTS, case.targets)
     loss = sift(INPUTS[:batch], case.targets[:batch])
     rows = sift.selection.positions
@@ -302,7 +307,7 @@ def test_batches_of_other_sizes_and_one_kept_row_too(name, batch):
 def test_keeping_all_is_ordinary_training_bit_for_bit_with_class_weights():
     model, plain = Scale(CLASSES), Scale(CLASSES)
     loss_fn = nn.CrossEntropyLoss(WEIGHT)
-    sift = SinglePass(model, loss_fn, keep=1.0)
+    sift = siftback.SinglePass(model, loss_fn, keep=1.0)
     for network, step in ((model, sift), (plain, lambda x, y: loss_fn(plain(x), y))):
         optimizer = torch.optim.SGD(network.parameters(), 0.1)
         for _ in range(5):
@@ -314,7 +319,7 @@ def test_keeping_all_is_ordinary_training_bit_for_bit_with_class_weights():
 
 def test_a_selectors_weights_multiply_the_terms_over_the_divisor_of_the_kept_rows():
     model, loss_fn = Scale(CLASSES), nn.CrossEntropyLoss(WEIGHT)
-    sift = SinglePass(model, loss_fn, selector=Unbiased(Percentile(keep=0.5)))
+    sift = siftback.SinglePass(model, loss_fn, selector=Unbiased(Percentile(keep=0.5)))
     loss = sift(INPUTS, LABELS)
     rows, weights = sift.selection
     assert weights.ne(1).any()
@@ -324,7 +329,7 @@ def test_a_selectors_weights_multiply_the_terms_over_the_divisor_of_the_kept_row
 
 def test_an_example_without_a_valid_target_is_selected_last():
     model = Scale(CLASSES)
-    sift = SinglePass(model, nn.CrossEntropyLoss(), selector=TopK(keep=0.75))
+    sift = siftback.SinglePass(model, nn.CrossEntropyLoss(), selector=TopK(keep=0.75))
     loss = sift(INPUTS, SOME)
     assert loss.isfinite()
     assert sift.selection.positions.tolist() == SOME.ne(-100).nonzero().flatten().tolist()
@@ -400,7 +405,7 @@ def test_losses_of_more_than_two_arguments_are_watched(loss_fn, arguments):
     torch.testing.assert_close(plain, loss_fn(*arguments(model(x))))
 
 
-@pytest.mark.parametrize("make", [SinglePass, functools.partial(SelectiveLoader, [])])
+@pytest.mark.parametrize("make", [single_pass, functools.partial(SelectiveLoader, [])])
 @pytest.mark.parametrize("loss_fn", [nn.GaussianNLLLoss(), nn.TripletMarginLoss(), F.ctc_loss])
 def test_they_are_refused_where_outputs_and_targets_are_all_there_is(make, loss_fn):
     with pytest.raises(ConfigError, match=r"takes \(.*\).*give losses=fn\(model, batch\)"):
@@ -414,7 +419,7 @@ def test_and_following_that_advice_trains():
         x, y = batch
         return each(model(x), y, y + 1)
 
-    assert SinglePass(Scale(CLASSES), losses=losses, keep=0.5)(INPUTS, REAL).isfinite()
+    assert siftback.SinglePass(Scale(CLASSES), losses=losses, keep=0.5)(INPUTS, REAL).isfinite()
 
 
 # Losses of the user's own, and what is refused.
@@ -432,7 +437,7 @@ class OfOther(nn.Module):
 
 def test_another_reduction_is_refused_in_the_first_step_where_it_matters():
     with pytest.raises(LossError, match=r"OfOther gives .*one loss per example"):
-        SinglePass(Scale(CLASSES), OfOther(), keep=0.5)(INPUTS, LABELS)
+        siftback.SinglePass(Scale(CLASSES), OfOther(), keep=0.5)(INPUTS, LABELS)
     loader, model = loader_of(LABELS), Scale(CLASSES)
     ((x, y),) = loader
     assert loader.watch(OfOther())(model(x), y).equal(OfOther()(model(x), y))
@@ -445,10 +450,10 @@ def test_another_reduction_is_refused_in_the_first_step_where_it_matters():
 def test_a_weighted_square_is_refused_by_a_single_pass():  # PyTorch divides by its weights' sum
     loss_fn = functools.partial(F.mse_loss, weight=REAL)
     with pytest.raises(LossError, match="mse_loss gives"):
-        SinglePass(Scale(CLASSES), loss_fn, keep=0.5)(INPUTS, REAL)
+        siftback.SinglePass(Scale(CLASSES), loss_fn, keep=0.5)(INPUTS, REAL)
 
 
-@pytest.mark.parametrize("make", [SinglePass, functools.partial(SelectiveLoader, [])])
+@pytest.mark.parametrize("make", [single_pass, functools.partial(SelectiveLoader, [])])
 def test_the_arguments_of_long_ago_are_refused(make):
     with pytest.raises(ConfigError, match=r"size_average=False.*give reduction="):
         make(Scale(), functools.partial(F.cross_entropy, size_average=False), keep=0.5)
@@ -457,7 +462,7 @@ def test_the_arguments_of_long_ago_are_refused(make):
 def test_a_reduction_of_another_name_is_refused():
     loss_fn = Focal("weighted_mean")
     with pytest.raises(ConfigError, match=r"reduction='weighted_mean' of Focal"):
-        SinglePass(Scale(CLASSES), loss_fn, keep=0.5)
+        siftback.SinglePass(Scale(CLASSES), loss_fn, keep=0.5)
     with pytest.raises(ConfigError, match=r"reduction='weighted_mean' of Focal"):
         loader_of(LABELS).watch(loss_fn)
 
@@ -470,7 +475,7 @@ def test_a_loss_of_the_users_own_gives_the_plain_mean():
     ((x, y),) = loader
     expected = absolute(model(x), y).mean()
     assert loader.watch(absolute)(model(x), y).equal(expected)
-    torch.testing.assert_close(SinglePass(model, absolute, keep=1.0)(x, y), expected)
+    torch.testing.assert_close(siftback.SinglePass(model, absolute, keep=1.0)(x, y), expected)
     unreduced = nn.MSELoss(reduction="none")
     loader = loader_of(REAL)
     list(loader)
@@ -501,7 +506,7 @@ def test_a_linear_layer_within_the_loss_is_watched():
 
 def test_a_single_pass_has_no_state_of_its_loss_function():
     model = Scale(CLASSES)
-    sift = SinglePass(model, nn.CrossEntropyLoss(WEIGHT), keep=0.5)
+    sift = siftback.SinglePass(model, nn.CrossEntropyLoss(WEIGHT), keep=0.5)
     names = {f"model.{name}" for name in model.state_dict()} | {"_extra_state"}
     assert set(sift.state_dict()) == names
     assert not [module for module in sift.modules() if isinstance(module, nn.CrossEntropyLoss)]

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+import siftback
 from siftback import (
     RS2,
     Ema,
@@ -26,7 +27,6 @@ from siftback import (
     Schedule,
     SelectiveLoader,
     SelectiveSampler,
-    SinglePass,
     SoftTopK,
     Stale,
     TopK,
@@ -70,7 +70,7 @@ def squared(outputs, targets):
 
 def stepped(**settings):
     """The first step of a single pass, when it is asked for."""
-    sift = SinglePass(nn.Linear(2, 2), F.cross_entropy, **({"keep": 0.5} | settings))
+    sift = siftback.SinglePass(nn.Linear(2, 2), F.cross_entropy, **({"keep": 0.5} | settings))
     model = nn.parallel.DistributedDataParallel(sift)
     yield model(torch.randn(8, 2), torch.randint(2, (8,)))
 

@@ -25,7 +25,7 @@ from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
 from siftback.lab.run.observer import Observer, forget_suspects
 from siftback.lab.run.progress import TENSORBOARD, Reporter
-from siftback.lab.run.train import train
+from siftback.lab.run.train import Training, train
 from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost
 from siftback.lab.strategies.strategy import learns
@@ -346,11 +346,10 @@ def _train(
         observer = Observer(folder_of(folder, run.record), scored.data, settings, scored.kept)
     record = RecordWriter(folder / run.record, header, state and state["record"])
     try:
-        summary, model = train(
-            run, settings, data, record, reporter, scored, checkpoints, state, observer,
-            price.median if price else 1.0,
-        )  # fmt: skip
-        on_model(run, model)
+        score_cost = price.median if price else 1.0
+        training = Training(run, settings, data, scored, observer, score_cost)
+        summary = train(training, record, reporter, checkpoints, state)
+        on_model(run, training.stepper.tested)
         record.end(summary)  # from here on the run counts as ended
     finally:
         record.close()

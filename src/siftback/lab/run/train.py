@@ -50,39 +50,25 @@ class Scored(NamedTuple):
 
 
 def train(
-    run: Run,
-    settings: Settings,
-    data: DataSet,
+    training: "Training",
     record: RecordWriter,
     reporter: Reporter,
-    scored: Scored | None,
     checkpoints: Checkpoints,
     state: dict[str, Any] | None = None,
-    observer: Observer | None = None,
-    score_cost: float = 1.0,
-) -> tuple[RunSummary, nn.Module]:
+) -> RunSummary:
     """Trains and tests one model.
 
     Args:
-        run: The run.
-        settings: Those that it shares with the others of its comparison.
-        data: The data set of ``settings``.
+        training: The run, not begun.
         record: Gets each evaluation as it is made.
         reporter: Reports how far the run has come.
-        scored: Data and scores of a strategy that has all examples scored first.
         checkpoints: Get the run's state every so often.
         state: One of those, of the same run, to go on from; ``record`` is then that run's.
-        observer: Looks at the model whenever it is tested.
-        score_cost: What scoring an example costs in forwards, where it is no fresh one.
-
-    Returns:
-        The summary, and the trained model: the averaged one, where an average is asked for.
 
     Raises:
         ConfigError: If so few examples were kept that no step was made.
     """
-    training = Training(run, settings, data, scored, observer, score_cost)
-    batches = training.batches
+    batches, settings = training.batches, training.settings
 
     def evaluate() -> bool:
         """Tests the model, and returns whether that is enough."""
@@ -100,8 +86,8 @@ def train(
     try:
         if state:
             training.load_state_dict(state)
-        elif observer:
-            observer.forget()
+        elif training.observer:
+            training.observer.forget()
         for is_due in training.steps(reporter.update):
             if is_due and evaluate():
                 break
@@ -115,8 +101,8 @@ def train(
         batches.close()
     if not training.made:
         raise ConfigError(
-            f"{run.name} ended before it had kept a batch of {settings.batch_size} examples: give "
-            "a longer training, a larger --keep or a smaller --batch-size"
+            f"{training.run.name} ended before it had kept a batch of {settings.batch_size} "
+            "examples: give a longer training, a larger --keep or a smaller --batch-size"
         )
     summary = training.summary(record.evaluations)
     if batches.guard:
@@ -124,11 +110,20 @@ def train(
         write_suspect_table(
             path, batches.guard, training.model, batches.stream, training.data, settings
         )
-    return summary, training.stepper.tested
+    return summary
 
 
 class Training:
     """A run's model, steps, batches, tally and clock.
+
+    Args:
+        run: The run.
+        settings: Those that it shares with the others of its comparison.
+        data: The data set of ``settings``.
+        scored: Data and scores of a strategy that has all examples scored first.
+        observer: Looks at the model whenever it is tested.
+        score_cost: What scoring an example costs in forwards, where it is no fresh one.
+        counts_uses: Whether to count how often each example is trained on.
 
     Attributes:
         made: How many steps.

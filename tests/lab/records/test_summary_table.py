@@ -5,7 +5,8 @@ import pytest
 from rich.console import Console
 
 from siftback.lab.records.formatting import readable
-from siftback.lab.records.summary_table import comparison_table, markdown_table, measured, rows
+from siftback.lab.records.summary_table import comparison_table, measured, rows
+from siftback.lab.records.tables import markdown
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_no_run_yet(comparison):
 
 
 def test_markdown_has_the_same_rows(filled):
-    head, rule, *body = markdown_table(filled).splitlines()
+    head, rule, *body = markdown(rows(filled)).splitlines()
     assert head.startswith("| strategy | final error % |")
     assert rule.count("-:") == 11
     assert [line.split(" | ")[1] for line in body] == [row["final error %"] for row in rows(filled)]

@@ -21,7 +21,7 @@ from siftback.lab.records.frame import (
     speedups,
 )
 from siftback.lab.records.run_summary import MATCHED, METRICS, TRADITIONAL, bits_per_character
-from siftback.lab.records.tables import markdown, terminal
+from siftback.lab.records.tables import terminal
 
 WIDEST = 12  # columns of a benchmark's table
 
@@ -121,11 +121,6 @@ def suspected(runs: pd.DataFrame) -> dict[str, str]:
     if wrong:
         cells["of the wrong found (recall)"] = f"{right / wrong:.3f}"
     return cells
-
-
-def markdown_table(comparison: Comparison) -> str:
-    """The same rows as a Markdown table, columns under their full names."""
-    return markdown(rows(comparison))
 
 
 def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:

@@ -1,11 +1,12 @@
 """The cost of remembering many examples: a draw, an epoch's order, a saved state, and memory.
 
 Each size is measured in a process of its own, whose peak memory is that of what was measured:
-one `SelectiveSampler` with `Memory`, all of whose losses are known. Bytes and peaks are per
-process; the table, 4 bytes per example, is part of neither the draw's nor the state's peak. It
+one `SelectiveSampler` with `Memory(keep=0.55)`, all of whose losses are known. Bytes and peaks are
+per process; the table, 4 bytes per example, is part of neither the draw's nor the state's peak. It
 is in memory, then in shards, all of them in this one process, then in a file, where between two
-saves a thousand batches are recorded; then in memory with `RatioMemory`. What a billion examples
-cost is computed from the two largest sizes, as all of it grows in proportion to what is added.
+saves a thousand batches are recorded; then in memory with a share that follows the losses.
+What a billion examples cost is computed from the two largest sizes, as all of it grows
+in proportion to what is added.
 """
 
 import multiprocessing
@@ -19,15 +20,16 @@ from typing import Any
 import torch
 
 from goals import Goal, begin, options, report
-from siftback import Memory, RatioMemory, ScoreTable, SelectiveSampler, Share
+from siftback import Memory, ScoreTable, SelectiveSampler, Share
 
 TITLE = "What remembering many examples costs: Memory in a SelectiveSampler"
-TABLES = ("in memory", "in shards", "in a file", "in memory, of RatioMemory")
+TABLES = ("in memory", "in shards", "in a file", "in memory, without a share")
 GIGABYTE = 1e9
 COMPUTED = 10**9  # examples
 BEYOND = "gigabytes at a draw's peak, beyond the table"
 PER_EXAMPLE = "bytes per example at a draw's peak, beyond the table"
 MOST_BEYOND = 1.0  # gigabytes, of all sizes that are measured
+KEEP = 0.55
 SHARDS = 960
 PART = 1 << 20  # examples recorded at a time
 
@@ -49,11 +51,9 @@ def timed(fn: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def sampler_of(
-    kind: type[Memory | RatioMemory], examples: int, **arguments: Any
-) -> tuple[Memory | RatioMemory, SelectiveSampler]:
+def sampler_of(examples: int, **arguments: Any) -> tuple[Memory, SelectiveSampler]:
     """A sampler of so many examples, of all of which losses are known, by a rule."""
-    memory = kind(warmup=Share(0.0), **arguments)
+    memory = Memory(warmup=Share(0.0), **arguments)
     sampler = SelectiveSampler(range(examples), memory, epochs=10)
     for start in range(0, memory.rows, PART):
         rows = torch.arange(start, min(start + PART, memory.rows))
@@ -74,14 +74,13 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        kind = RatioMemory if where.endswith("RatioMemory") else Memory
         arguments: dict[str, Any] = {
-            "in memory": {},
-            "in memory, of RatioMemory": {},
-            "in shards": {"shards": SHARDS},
-            "in a file": {"table": ScoreTable(path=Path(folder, "scores.table"))},
+            "in memory": {"keep": KEEP},
+            "in memory, without a share": {},
+            "in shards": {"keep": KEEP, "shards": SHARDS},
+            "in a file": {"keep": KEEP, "table": ScoreTable(path=Path(folder, "scores.table"))},
         }[where]
-        memory, sampler = sampler_of(kind, examples, **arguments)
+        memory, sampler = sampler_of(examples, **arguments)
         before = resident()
         draw, _ = timed(sampler.begin)
         beyond = peak() - before
@@ -110,7 +109,7 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
     }
 
 
-def record(memory: Memory | RatioMemory, examples: int) -> None:
+def record(memory: Memory, examples: int) -> None:
     """Gives the rule a thousand batches of losses."""
     for _ in range(1000):
         indices = torch.randint(examples, (128,)).unique()

@@ -4,7 +4,7 @@ Each candidate trains ``fastcnn`` on CIFAR-10 for the cost of so many epochs of 
 tested on 10,000 training examples that are held out of its training. Traditional does so at five
 budgets, so that an error is worth a budget (`siftback.lab.figures.budget_ratios`): what is
 measured is that budget over the candidate's own. A candidate earns a place in the library where
-this is above what `Memory` and `RatioMemory` have; those that did not are here alone.
+this is above what `Memory` has, with a share and without; those that did not are here alone.
 
 Runs that ended are skipped when it is started again with the same ``--out``.
 """
@@ -55,8 +55,8 @@ SEEDS = 2
 QUICK = {"train_limit": 4000, "validation": 2000}
 
 # Of the library, by strategy and share, which are those of the recipe `pays`.
-KNOWN = {"sb-memory@0.55": "Memory", "sb-memory-ratio@0.5": "RatioMemory"}
-SHARES = {f"sb-memory@{share}": f"Memory with a share of {share}" for share in (0.33, 0.25)}
+KNOWN = {"sb-memory@0.55": "Memory(keep=0.55)", "sb-memory-ratio@0.5": "Memory()"}
+SHARES = {f"sb-memory@{share}": f"Memory(keep={share})" for share in (0.33, 0.25)}
 
 
 class Case(NamedTuple):
@@ -135,7 +135,7 @@ class Evolved(Tried):
     """Evolved Sampling: by a mix of the last loss and a slow average of the losses before it.
 
     With loss l and slow average s, the score is ``0.2 s + 0.8 l``, and then s becomes
-    ``0.9 s + 0.1 l``; drawn as `RatioMemory` does.
+    ``0.9 s + 0.1 l``; drawn as `Memory` without a share does.
     """
 
     def __init__(self, floor: float) -> None:
@@ -152,8 +152,8 @@ class Evolved(Tried):
 class Pairs(Tried):
     """Visits in pairs: an example that is drawn after an epoch without it is drawn again.
 
-    The share of epochs with a visit is that of `Memory`: r, if a pair begins with probability
-    ``r / (2 - r)`` in each epoch that is not the second of a pair.
+    The share of epochs with a visit is that of `Memory(keep=0.55)`: r, if a pair begins with
+    probability ``r / (2 - r)`` in each epoch that is not the second of a pair.
     """
 
     def __init__(self, beta: float, floor: float) -> None:
@@ -185,12 +185,12 @@ def of_classes(labels: Tensor, beta: float, floor: float) -> Callable[[Tensor], 
 
 
 def powered(exponent: float, floor: float) -> Callable[[Tensor], Tensor]:
-    """As `RatioMemory`, by a power of the losses."""
+    """As `Memory` without a share, by a power of the losses."""
     return lambda values: ratio_probabilities(values[:, 0] ** exponent, floor)
 
 
 def ratio_of_share(keep: float, floor: float) -> Callable[[Tensor], Tensor]:
-    """As `RatioMemory`, but of losses times the factor that makes the mean probability ``keep``."""
+    """As `Memory` without a share, of losses times the factor by which ``keep`` are drawn."""
 
     def probabilities(values: Tensor) -> Tensor:
         losses = values[:, 0]
@@ -246,11 +246,11 @@ def candidates(labels: Tensor) -> dict[str, Strategy]:
         ),
         by_rule(
             "ratio-0.55",
-            "RatioMemory with a share of 0.55",
+            "ratios with a share of 0.55",
             lambda floor: Tried(ratio_of_share(0.55, floor)),
         ),
-        by_rule("ratio-root", "RatioMemory of roots", lambda floor: Tried(powered(0.5, floor))),
-        by_rule("ratio-square", "RatioMemory of squares", lambda floor: Tried(powered(2.0, floor))),
+        by_rule("ratio-root", "ratios of roots", lambda floor: Tried(powered(0.5, floor))),
+        by_rule("ratio-square", "ratios of squares", lambda floor: Tried(powered(2.0, floor))),
         Strategy(
             "tiny-proxy",
             "a tiny proxy's harder half",

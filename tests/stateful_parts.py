@@ -23,7 +23,6 @@ from siftback import (
     Memory,
     NoiseGuard,
     Percentile,
-    RatioMemory,
     Reduced,
     SeTa,
     SoftTopK,
@@ -204,10 +203,11 @@ RULES = {
         InfoBatch, {"ratio": 0.5}, {"ratio": {"ratio": 0.4}, "delta": {"delta": 0.5}}
     ),
     "ratio memory": rule(
-        RatioMemory, {}, {"floor": {"floor": 0.2}, "guard": {"guard": NoiseGuard(4)}}
+        Memory, {}, {"floor": {"floor": 0.2}, "decay": {"decay": 0.5}, "share": {"keep": 0.55},
+                     "guard": {"guard": NoiseGuard(4)}},
     ),
     "guarded ratio memory": rule(
-        lambda **changes: RatioMemory(**{"guard": NoiseGuard(4, visits=1)} | changes),
+        lambda **changes: Memory(**{"guard": NoiseGuard(4, visits=1)} | changes),
         {}, {"floor": {"floor": 0.2}, "visits": {"guard": NoiseGuard(4)}, "none": {"guard": None}},
     ),
     "rs2": rule(RS2, {"keep": 0.3}, {"keep": {"keep": 0.4}, "replaced": {"replacement": True}}),

@@ -178,7 +178,7 @@ def test_does_selection_pay(executed):
     values = done.values
     check_verdict(done, values["errors"], values["costs"], values["budget"])
     assert values["epochs"] > SIZES["does_selection_pay"]["EPOCHS"]
-    assert values["stats"]["sift/cost"] == values["costs"]["Memory()"][0]
+    assert values["stats"]["sift/cost"] == values["costs"]["Memory(keep=0.55)"][0]
     (table,) = done.shown("text/html")
     assert f"{values['stats']['sift/unread']:,.0f}" in table
     assert "Stats, in examples:\n  seen " in done.text

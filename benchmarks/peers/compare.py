@@ -37,7 +37,7 @@ ROWS = {
     "composer-always": ("composer", "Composer: `SelectiveBackprop` after the first epoch"),
     "infobatch": ("infobatch", "InfoBatch: the authors' code"),
     "siftback-infobatch": ("this", "Siftback: `InfoBatch`"),
-    "siftback-memory": ("this", "Siftback: `Memory`, the default"),
+    "siftback-memory": ("this", "Siftback: `Memory(keep=0.55)`"),
     "siftback-rs2": ("this", "Siftback: `RS2`"),
     "siftback-kakurenbo": ("this", "Siftback: `Kakurenbo`"),
     "siftback-sb": ("this", "Siftback: Selective-Backprop"),

@@ -73,10 +73,10 @@ def infobatch(work: Work) -> str:
 
 
 def siftback_memory(work: Work) -> str:
-    """Siftback's Memory at its defaults."""
+    """Siftback's Memory of a fixed share."""
     from siftback import Memory
 
-    return by_rule(work, Memory(), work.budget / MEMORY_SHARE)
+    return by_rule(work, Memory(keep=0.55), work.budget / MEMORY_SHARE)
 
 
 def siftback_infobatch(work: Work) -> str:

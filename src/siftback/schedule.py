@@ -159,8 +159,8 @@ class Schedule:
         interrupt: Every n-th batch of an epoch is trained on whole, first the n-th; 0 is none, 1 is
             not allowed.
         anneal: Changes the share kept while selection is on; None leaves the selector's. The
-            selector must have ``set_keep``: all selectors here do, except `All` and a fixed
-            `Threshold`.
+            selector must have ``set_keep`` and a share: all selectors here do, except `All` and a
+            fixed `Threshold`; of the rules those with ``keep``.
 
     Raises:
         ConfigError: If a time is neither `Epochs` nor a `Share`, ``end`` or the annealing's end
@@ -298,12 +298,13 @@ class Schedule:
         """
         if not self.anneal:
             return
-        if not hasattr(selector, "set_keep"):
+        own = getattr(selector, "keep", None)
+        if own is None or not hasattr(selector, "set_keep"):
             raise ConfigError(
-                f"{type(selector).__name__} has no share that a schedule could anneal: give a "
-                "selector with a method set_keep(keep), such as Percentile, or leave anneal= out"
+                f"{type(selector).__name__} has no share that a schedule could anneal: give one "
+                "with a method set_keep(keep), such as Percentile(keep=0.5) or Memory(keep=0.5), "
+                "or leave anneal= out"
             )
-        own = selector.keep
         for keep in (self.anneal.first, self.anneal.keep(1.0, own), own):
             selector.set_keep(keep)
 

@@ -21,7 +21,7 @@ LAST = RATE / 25 / 1e4  # where OneCycleLR ends
 
 
 def remembering():
-    return SelectiveDataModule(plain(), memory=Memory(), val_dataloaders=validation())
+    return SelectiveDataModule(plain(), memory=Memory(0.55), val_dataloaders=validation())
 
 
 def weights_of(module):

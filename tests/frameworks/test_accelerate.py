@@ -161,7 +161,7 @@ def test_a_state_saved_within_an_epoch_is_gone_on_from(method, stop, tmp_path):
 
 
 def test_the_sampler_lies_within_the_batch_sampler():
-    loader = prepare(on_cpu(), shuffled(), memory=Memory(), epochs=4)
+    loader = prepare(on_cpu(), shuffled(), memory=Memory(0.55), epochs=4)
     assert isinstance(loader.batch_sampler, BatchSampler)
     assert isinstance(loader.batch_sampler.sampler, SelectiveSampler)
     assert len(loader) == loader.steps(0) == 12
@@ -170,7 +170,7 @@ def test_the_sampler_lies_within_the_batch_sampler():
 
 def test_preparing_again_does_no_harm():
     accelerator = on_cpu()
-    loader = prepare(accelerator, shuffled(), memory=Memory(), epochs=4)
+    loader = prepare(accelerator, shuffled(), memory=Memory(0.55), epochs=4)
     again = accelerator.prepare(loader)
     assert again is loader
     assert len(accelerator._custom_objects) == 1
@@ -187,17 +187,17 @@ def test_loaders_that_were_wrapped_or_prepared_are_refused():
     for loader, reason in (
         (prepared, "was prepared by Accelerate"),
         (selective, "is a SelectiveLoader"),
-        (prepare(accelerator, shuffled(), memory=Memory(), epochs=4), "is a AcceleratedLoader"),
+        (prepare(accelerator, shuffled(), memory=Memory(0.55), epochs=4), "is a AcceleratedLoader"),
         ([1, 2], "is a list"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            prepare(accelerator, loader, memory=Memory(), epochs=4)
+            prepare(accelerator, loader, memory=Memory(0.55), epochs=4)
 
 
 def test_dispatched_batches_are_refused():
     settings = DataLoaderConfiguration(dispatch_batches=True)
     with pytest.raises(ConfigError, match="dispatch_batches"):
-        prepare(on_cpu(dataloader_config=settings), shuffled(), memory=Memory(), epochs=4)
+        prepare(on_cpu(dataloader_config=settings), shuffled(), memory=Memory(0.55), epochs=4)
 
 
 def test_what_shards_a_model_is_refused_where_a_scoring_pass_needs_it():
@@ -205,14 +205,14 @@ def test_what_shards_a_model_is_refused_where_a_scoring_pass_needs_it():
     accelerator.state.distributed_type = DistributedType.FSDP
     with pytest.raises(ConfigError, match="FSDP shards the model"):
         prepare(accelerator, shuffled(), net, F.cross_entropy, keep=0.5)
-    assert len(prepare(accelerator, shuffled(), memory=Memory(), epochs=4)) == 12
+    assert len(prepare(accelerator, shuffled(), memory=Memory(0.55), epochs=4)) == 12
 
 
 def test_processes_that_share_examples_are_refused(monkeypatch):
     accelerator, several = on_cpu(), ParallelismConfig(tp_size=2)
     monkeypatch.setattr(Accelerator, "parallelism_config", property(lambda self: several))
     with pytest.raises(ConfigError, match="data parallelism alone"):
-        prepare(accelerator, shuffled(), memory=Memory(), epochs=4)
+        prepare(accelerator, shuffled(), memory=Memory(0.55), epochs=4)
 
 
 def test_a_last_batch_that_nobody_knows_is_refused():
@@ -260,7 +260,7 @@ def test_an_epoch_that_ends_early_is_an_error():
 
 
 def test_skipping_first_batches_is_refused():
-    loader = prepare(on_cpu(), shuffled(), memory=Memory(), epochs=4)
+    loader = prepare(on_cpu(), shuffled(), memory=Memory(0.55), epochs=4)
     with pytest.raises(AttributeError, match="load_state"):
         accelerate.skip_first_batches(loader, 2)
     with pytest.raises(AttributeError, match="has no attribute 'other'"):
@@ -290,7 +290,7 @@ def test_an_epoch_that_a_loop_left_has_ended(stop):
 
 def test_a_validation_within_an_epoch_does_not_end_it():
     accelerator = on_cpu(gradient_accumulation_steps=100)
-    loader = prepare(accelerator, shuffled(), memory=Memory(), epochs=4)
+    loader = prepare(accelerator, shuffled(), memory=Memory(0.55), epochs=4)
     validation, ends = accelerator.prepare(DataLoader(data(), 20)), []
     for x, _ in loader:
         loader.record(torch.ones(len(x)))

@@ -347,7 +347,7 @@ def test_losses_and_selectors_of_one_s_own(tmp_path):
     def confidence(outputs, batch):
         return outputs.logits.logsumexp(1) - outputs.logits.max(1).values
 
-    rule = Memory(warmup=Epochs(1))
+    rule = Memory(0.55, warmup=Epochs(1))
     trainer(
         tmp_path,
         "classifier",

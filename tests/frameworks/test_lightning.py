@@ -371,7 +371,7 @@ def test_what_a_callback_cannot_do_is_refused_as_fit_starts():
     both = trainer_of(SelectiveBackprop(keep=0.5, schedule=AT_ONCE))
     with pytest.raises(ConfigError, match="one of them"):
         both.fit(Net(), datamodule=remembering())
-    selecting = SelectiveLoader(plain(), memory=Memory(), epochs=EPOCHS)
+    selecting = SelectiveLoader(plain(), memory=Memory(0.55), epochs=EPOCHS)
     with pytest.raises(ConfigError, match="one of them"):
         fit_selecting(SelectiveBackprop(keep=0.5, schedule=AT_ONCE), Net(), selecting)
     endless = Schedule(warmup=Epochs(1))

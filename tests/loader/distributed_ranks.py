@@ -42,7 +42,7 @@ RULES = {
     "ies": lambda: IES(threshold=0.1, window=1),
 }
 REMEMBERED = {
-    "memory": lambda: Memory(warmup=Epochs(1)),
+    "memory": lambda: Memory(0.55, warmup=Epochs(1)),
     "stale": lambda: Stale(0.5, every=2, warmup=Epochs(0)),
 }
 

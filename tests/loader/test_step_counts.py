@@ -70,7 +70,7 @@ POOLS = {
     "larger source": {"batch_size": 50, "pool": Pool(6)},
 }
 MEMORIES = {
-    "memory": lambda: {"memory": Memory()},
+    "memory": lambda: {"memory": Memory(0.55)},
     "half": lambda: {"memory": Memory(keep=0.5, warmup=Epochs(1))},
     "no warm-up": lambda: {"memory": Memory(keep=0.23, warmup=Epochs(0))},
     "tail": lambda: {"memory": Memory(keep=0.3, warmup=Share(0.2), tail=Share(0.4))},
@@ -192,7 +192,7 @@ def test_what_cannot_be_known_says_what_to_use(make, message):
 
 
 def test_the_whole_training_needs_a_length():
-    loader = loader_of(memory=Memory(warmup=Epochs(1)), epochs=None)
+    loader = loader_of(memory=Memory(0.55, warmup=Epochs(1)), epochs=None)
     assert len(loader) == 8
     with pytest.raises(ConfigError, match="total_steps needs the length of training: give epochs="):
         _ = loader.total_steps

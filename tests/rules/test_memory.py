@@ -20,7 +20,7 @@ from remembering import (
 from siftback import Indexed, SelectiveLoader
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.memory import Memory
-from siftback.schedule import Epochs, Share
+from siftback.schedule import Annealing, Epochs, Schedule, Share
 from siftback.tables.score_table import ScoreTable
 from toys import assert_same, dataset, optimizer_of
 
@@ -61,12 +61,12 @@ def test_keep_and_beta_are_one_knob():
     for keep, beta in ((0.55, 1.0), (0.4, 2.0), (1.0, 0.0)):
         assert Memory(keep).beta == pytest.approx(beta)
         assert Memory(beta=beta).keep == pytest.approx(keep)
-    assert Memory().keep == pytest.approx(0.55)
+    assert Memory().keep is None
 
 
 def test_a_loader_reads_and_forwards_what_was_drawn_alone():
     data, model = Read(dataset(300)), Counting()
-    loader = SelectiveLoader(plain(data), memory=Memory(warmup=Epochs(1)), epochs=5)
+    loader = SelectiveLoader(plain(data), memory=Memory(keep=0.55, warmup=Epochs(1)), epochs=5)
     optimizer, trained = optimizer_of(model), []
     for epoch in range(5):
         assert loader.steps(epoch) == len(loader) == (38 if epoch == 0 else 21)
@@ -105,7 +105,7 @@ def test_the_table_holds_each_examples_own_loss_whatever_the_order(shuffle):
     ],
 )
 def test_everything_is_trained_on_while_warming_up_and_in_the_tail(arguments, whole):
-    loader = ruled(Memory(**arguments))
+    loader = ruled(Memory(keep=0.55, **arguments))
     lengths = [len(epoch_of(loader)) for _ in range(8)]
     assert lengths == [60 if epoch in whole else 33 for epoch in range(8)]
 
@@ -161,6 +161,10 @@ def test_it_must_be_given_the_losses():
 REFUSED = {
     "keep and beta": (lambda: Memory(0.5, 1.0), "keep=0.5 and beta=1.0: give one of them"),
     "keep": (lambda: Memory(1.5), "keep=1.5"),
+    "shards of a share that follows the losses": (
+        lambda: Memory(shards=4),
+        "shards=4 with a share that follows .* such as keep=0.5",
+    ),
     "keep below the floor": (lambda: Memory(0.1), "keep=0.1 is not above floor=0.1"),
     "beta": (lambda: Memory(beta=-1), "beta=-1: give a finite number, at least 0"),
     "floor": (lambda: Memory(floor=1), r"floor=1: give a share in \[0, 1\)"),
@@ -182,10 +186,19 @@ def test_an_empty_table_that_was_given_is_used(tmp_path):
     assert Memory(table=table).table is table
 
 
+def test_a_share_that_follows_the_losses_is_not_annealed():
+    schedule = Schedule(warmup=Epochs(1), anneal=Annealing(until=Epochs(3)))
+    selective(plain(Numbered(spread(40))), memory=Memory(0.5), epochs=4, schedule=schedule)
+    with pytest.raises(ConfigError, match=r"Memory has no share .* Memory\(keep=0.5\)"):
+        selective(plain(Numbered(spread(40))), memory=Memory(), epochs=4, schedule=schedule)
+
+
 def test_a_state_of_another_share_is_refused():
-    message = "keep=0.5, and this Memory has keep=0.2"
-    with pytest.raises(StateError, match=message):
-        Memory(0.2).load_state_dict(Memory(0.5).state_dict())
+    for keep in (0.2, None):
+        with pytest.raises(StateError, match=f"keep=0.5, and this Memory has keep={keep}"):
+            Memory(keep).load_state_dict(Memory(0.5).state_dict())
+    with pytest.raises(StateError, match=r"keep=None, and this Memory has keep=0.5"):
+        Memory(0.5).load_state_dict(Memory().state_dict())
     annealed = Memory(0.5)
     annealed.set_keep(0.7)  # by a schedule, which sets it again
     Memory(0.5).load_state_dict(annealed.state_dict())

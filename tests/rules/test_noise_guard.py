@@ -1,6 +1,7 @@
 """The noise guard: whom it suspects, and how few of them a draw admits."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from selections import in_proportion
 from siftback.errors import ConfigError, StateError
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.ratio_memory import RatioMemory
 from siftback.schedule import Epochs
 from toys import seeded
 
@@ -74,7 +74,7 @@ def test_a_suspect_stays_a_label_issue_while_the_others_are_learnt():
     assert guard.suspects.tolist() == guard.label_issues.tolist() == [3]
 
 
-@pytest.mark.parametrize("rule", [Memory, RatioMemory])
+@pytest.mark.parametrize("rule", [partial(Memory, beta=1.0), Memory])
 @pytest.mark.parametrize("regained", [6, 7])
 def test_suspects_are_held_back_unless_their_labels_are_regained(rule, regained):
     guard = NoiseGuard(10, cap=0.0, visits=1)
@@ -226,7 +226,7 @@ def test_the_others_are_drawn_as_if_there_were_no_suspects():
 @pytest.mark.parametrize(("cap", "admitted"), [(0.0, 0), (0.3, 2), (1.0, 5)])
 def test_a_ratio_draws_the_others_as_if_there_were_no_suspects(cap, admitted):
     guard, draws, generator = NoiseGuard(10, cap=cap, visits=1), 3000, seeded(4)
-    rule = RatioMemory(floor=0.1, guard=guard, warmup=Epochs(1))
+    rule = Memory(floor=0.1, guard=guard, warmup=Epochs(1))
     rule.grow(N)
     rule.update(torch.arange(N), torch.where(LIE, 9.0, spread(N)), 0)
     assert guard.suspects.tolist() == list(LIES)
@@ -240,7 +240,7 @@ def test_a_ratio_draws_the_others_as_if_there_were_no_suspects(cap, admitted):
 
 
 def test_a_ratio_of_suspects_alone_draws_those_admitted():
-    rule = RatioMemory(guard=NoiseGuard(2, cap=0.5, visits=1), warmup=Epochs(1))
+    rule = Memory(guard=NoiseGuard(2, cap=0.5, visits=1), warmup=Epochs(1))
     rule.grow(6)
     rule.update(torch.arange(6), torch.full((6,), 9.0), 0)
     assert len(rule.suspects) == 6

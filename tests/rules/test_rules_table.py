@@ -25,7 +25,6 @@ from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
-from siftback.rules.ratio_memory import RatioMemory
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule
 from siftback.rules.seta import SeTa
@@ -146,9 +145,9 @@ ROWS = {
         lambda: Memory(1.0),
     ),
     "ratio memory": Row(
-        lambda: RatioMemory(floor=0.25),
+        lambda: Memory(floor=0.25),
         lambda losses: over_mean(losses[-1], 0.25),
-        lambda: RatioMemory(floor=0.999999999),
+        lambda: Memory(floor=0.999999999),
     ),
     "stale": Row(
         lambda: Stale(0.5, every=9, warmup=Epochs(0)),

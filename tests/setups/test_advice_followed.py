@@ -288,7 +288,7 @@ TRAINERS = {
     "a schedule beside a rule": (
         {"method": "memory", "schedule": AT_ONCE},
         "give the rule warmup=",
-        {"schedule": None, "memory": Memory(warmup=Epochs(1))},
+        {"schedule": None, "memory": Memory(keep=0.5, warmup=Epochs(1))},
     ),
     "a stream": (
         TWO | {"data": Stream(), "settings": {"max_steps": 2}},
@@ -302,8 +302,8 @@ TRAINERS = {
     ),
     "a rule without a count": (
         {"method": "memory", "memory": InfoBatch()},
-        r"such as Memory\(\)",
-        {"memory": Memory()},
+        r"such as Memory\(keep=0.5\)",
+        {"memory": Memory(keep=0.5)},
     ),
     "auto_find_batch_size": (
         TWO | {"settings": {"auto_find_batch_size": True}},

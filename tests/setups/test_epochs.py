@@ -23,7 +23,6 @@ from siftback import (
     NoiseGuard,
     Percentile,
     Pool,
-    RatioMemory,
     Schedule,
     SelectiveLoader,
     SelectiveSampler,
@@ -176,7 +175,7 @@ SMALLER = {
 
 
 @pytest.mark.parametrize("make", SMALLER.values(), ids=SMALLER)
-@pytest.mark.parametrize("rule", [memory, RatioMemory, InfoBatch, partial(RS2, 0.5)])
+@pytest.mark.parametrize("rule", [memory, Memory, InfoBatch, partial(RS2, 0.5)])
 def test_a_rule_that_has_seen_more_examples_is_refused(make, rule):
     rule = rule()
     rule.grow(COUNT)
@@ -382,10 +381,10 @@ def test_epochs_beyond_the_last_one_warn_once(make, epochs):
 # Lengths
 
 COUNTED = RULES | {
-    "ratio memory, guarded": lambda: RatioMemory(
+    "ratio memory, guarded": lambda: Memory(
         warmup=Epochs(1), guard=NoiseGuard(CLASSES, cap=0.9, visits=1)
     ),
-    "ratio memory, from the first": lambda: RatioMemory(warmup=Epochs(0)),
+    "ratio memory, from the first": lambda: Memory(warmup=Epochs(0)),
     "stale": lambda: Stale(0.5, every=2),
 }
 SOURCES = {
@@ -427,7 +426,7 @@ def test_within_an_epoch_its_length_is_known(make, source, pool):
 def test_the_length_of_an_epoch_is_known_after_a_resume(stop, carry):
     def loader():
         pool = {"pool": Pool(7, drop_last="carry")} if carry else {}
-        return by_rule(plain(Numbered(spread(COUNT))), RatioMemory(warmup=Epochs(1)), **pool)
+        return by_rule(plain(Numbered(spread(COUNT))), Memory(warmup=Epochs(1)), **pool)
 
     one = loader()
     train(one)
@@ -445,7 +444,7 @@ def test_the_length_of_an_epoch_is_known_after_a_resume(stop, carry):
 
 
 UNKNOWN = {
-    "ratio memory": (lambda: by_rule(plain(Growing()), RatioMemory()), "RatioMemory draws is not"),
+    "ratio memory": (lambda: by_rule(plain(Growing()), Memory()), "Memory draws is not"),
     "infobatch": (
         lambda: by_rule(plain(Growing()), InfoBatch(warmup=Epochs(1))), "InfoBatch draws is not"
     ),

@@ -19,7 +19,6 @@ from siftback import (
     Memory,
     Percentile,
     Pool,
-    RatioMemory,
     SelectiveLoader,
     SelectiveSampler,
     Stale,
@@ -196,11 +195,11 @@ def test_a_single_row_that_nobody_could_foresee_comes_first_in_the_next_epoch():
 
 
 def test_a_batch_of_one_row_of_the_users_own_is_given():
-    for arguments in ({"memory": Memory(warmup=Epochs(2))}, {"selector": Uniform(keep=1.0)}):
+    for arguments in ({"memory": Memory(0.55, warmup=Epochs(2))}, {"selector": Uniform(keep=1.0)}):
         loader = SelectiveLoader(plain(Numbered(spread(9)), 4), epochs=3, **arguments)
         assert len(loader) == 3
         assert sizes_of(loader, 1)[0] == [[4, 4, 1]]
-    loader = SelectiveLoader(plain(Numbered(spread(9)), 1), memory=Memory(), epochs=4)
+    loader = SelectiveLoader(plain(Numbered(spread(9)), 1), memory=Memory(0.55), epochs=4)
     assert sizes_of(loader)[0] == [[1] * 9, *[[1] * 5] * 3]
 
 
@@ -262,7 +261,7 @@ def test_trainings_with_batch_normalisation_come_to_their_end():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     data = TensorDataset(torch.randn(66, 4), torch.randint(3, (66,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for rule in (partial(RatioMemory, floor=0.3), InfoBatch, partial(Memory, keep=33 / 66)):
+    for rule in (partial(Memory, floor=0.3), InfoBatch, partial(Memory, keep=33 / 66)):
         for seed in range(2):
             loader = SelectiveLoader(
                 DataLoader(data, 8, shuffle=True), memory=rule(), epochs=20, seed=seed

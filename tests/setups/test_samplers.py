@@ -31,7 +31,6 @@ from siftback import (
     Memory,
     NoiseGuard,
     Pool,
-    RatioMemory,
     Schedule,
     SelectiveLoader,
     SelectiveSampler,
@@ -257,7 +256,7 @@ PROBABILITIES = {
         lambda: Memory(0.55, warmup=Epochs(0)), lambda losses: draw_probabilities(losses, 1.0, 0.1)
     ),
     "ratio memory": (
-        lambda: RatioMemory(warmup=Epochs(0)), lambda losses: ratio_probabilities(losses, 0.1)
+        lambda: Memory(warmup=Epochs(0)), lambda losses: ratio_probabilities(losses, 0.1)
     ),
     "infobatch": (
         lambda: InfoBatch(0.6, 1.0),

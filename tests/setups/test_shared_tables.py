@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Epochs, Memory, RatioMemory, SelectiveLoader, SelectiveSampler
+from siftback import Epochs, Memory, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError, StateError
 from siftback.tables import file_lock
 from siftback.tables.score_table import ScoreTable
@@ -60,8 +60,8 @@ def epoch_of(trained):
     return torch.cat(found)
 
 
-def rule_of(table=None, kind=Memory):
-    return kind(0.5, warmup=Epochs(1), table=table) if kind is Memory else kind(table=table)
+def rule_of(table=None, keep=0.5):
+    return Memory(keep, warmup=Epochs(1), table=table)
 
 
 def two_of_one_rule(path):
@@ -71,7 +71,7 @@ def two_of_one_rule(path):
 
 def two_of_one_table(path):
     table = ScoreTable()
-    return loader_with(rule_of(table)), loader_with(rule_of(table, RatioMemory), add=100)
+    return loader_with(rule_of(table)), loader_with(rule_of(table, None), add=100)
 
 
 def two_of_one_table_in_a_file(path):

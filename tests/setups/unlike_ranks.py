@@ -23,7 +23,6 @@ from siftback import (
     Memory,
     NoiseGuard,
     Pool,
-    RatioMemory,
     Schedule,
     SelectiveLoader,
     SelectiveSampler,
@@ -107,12 +106,16 @@ CASES = {
     ),
     "attach": (lambda rank: remembering(attach=rank == 1), ("attach", "False", "True")),
     "rule": (
-        lambda rank: remembering(RatioMemory() if rank else Memory()),
-        ("memory", "Memory", "RatioMemory"),
+        lambda rank: remembering(RS2() if rank else Memory(keep=0.5)),
+        ("memory", "Memory", "RS2"),
     ),
     "rule's keep": (
         lambda rank: remembering(Memory(0.5 + rank / 4)),
         ("memory.keep", "0.5", "0.75"),
+    ),
+    "a fixed share": (
+        lambda rank: remembering(Memory(keep=0.5) if rank else Memory()),
+        ("memory.keep", "None", "0.5"),
     ),
     "rule's floor": (
         lambda rank: remembering(Memory(0.5, floor=rank / 4)),

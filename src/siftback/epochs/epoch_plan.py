@@ -121,6 +121,7 @@ def _count(draw: EpochDraw, epoch: int) -> int:
     if count is None:
         raise ConfigError(
             f"how many examples {type(draw.rule).__name__} draws is not known before an epoch, "
-            "and steps are counted before training: give a rule of a fixed number, such as Memory()"
+            "and steps are counted before training: give one of a fixed number, such as "
+            "Memory(keep=0.5)"
         )
     return count

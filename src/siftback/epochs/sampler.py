@@ -65,7 +65,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
     same ``seed``: of n examples, the process of rank r has those at r, r + world, r + 2 world and
     so on. The shares are disjoint and of ``n // world`` each, so that all processes make equally
     many steps; the last ``n % world`` of the order are left out of that epoch. A rule with shards,
-    such as ``Memory(shards=960)``, has each process read the examples of its `Shards` instead.
+    such as ``Memory(keep=0.5, shards=960)``, has each process read the examples of its `Shards`.
 
     Args:
         dataset: Anything with a length, which must not change.
@@ -256,7 +256,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
             raise TypeError(
                 f"how many examples {type(self.draw.rule).__name__} draws is not known before the "
                 "epoch begins: ask within the epoch, or take a rule of a fixed count, such as "
-                "Memory, where a length is needed"
+                "Memory(keep=0.5), where a length is needed"
             )
         return count // self.world
 

@@ -83,7 +83,7 @@ class SelectiveTrainerMixin(Trainer):
         beta: In place of ``keep``, the exponent of Selective-Backprop.
         selector: In place of both, for all but "memory": a selector that can keep
             exactly k rows.
-        memory: In place of both, for "memory": an `EpochRule`; by default ``Memory()``.
+        memory: In place of both, for "memory": an `EpochRule`; by default ``Memory(beta=1)``.
         schedule: When "two_pass" and "single_pass" select, and how much they keep; by default
             after one epoch, for which the data set must have a length. A rule has its own.
         losses: ``losses(model, batch) -> Tensor[B]``; with "memory" it is called with the outputs
@@ -223,7 +223,7 @@ class SelectiveTrainerMixin(Trainer):
         if self._selection.draw.reweights:
             raise ConfigError(
                 f"{type(self._rule).__name__} gives losses weights, which the loss of a Trainer "
-                "cannot take: give a rule without weights, such as Memory()"
+                "cannot take: give a rule without weights, such as Memory(keep=0.5)"
             )
         indices, batch = pair
         batch[_KEY] = indices

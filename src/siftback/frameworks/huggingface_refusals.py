@@ -71,7 +71,8 @@ def resolve_method(
         )
     if method == "memory":
         if memory is None:
-            return Memory(keep=keep, beta=beta), None
+            # Of a fixed share, as the Trainer needs the number of steps before training.
+            return Memory(keep, 1.0 if keep is None and beta is None else beta), None
         if keep is not None or beta is not None:
             raise ConfigError(
                 f"memory={memory!r}, keep={keep} and beta={beta}: give either a rule, such as "

@@ -166,7 +166,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         if count is None:
             raise TypeError(
                 f"how many examples {type(self.memory).__name__} draws is not known "
-                "before an epoch begins: take a rule of a fixed count, such as Memory"
+                "before an epoch begins: take a rule of a fixed count, such as Memory(keep=0.5)"
             )
         return self._count_batches(count)
 

@@ -271,5 +271,5 @@ class DrawingPipeline(Pipeline):
         return TypeError(
             f"how many examples {type(self.draw.rule).__name__} draws is not known before the "
             "epoch begins: ask for len(loader) within the epoch, take a rule of a fixed count, "
-            "such as Memory, or follow loader.progress in place of a number of steps"
+            "such as Memory(keep=0.5), or follow loader.progress in place of a number of steps"
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import check_share, format_value
 from siftback.draws.histogram_draw import draw_in_shards
 from siftback.draws.percentile_draw import draw_by_percentile
-from siftback.draws.ratio_draw import draw_by_ratio
+from siftback.draws.ratio_draw import draw_by_ratio, draw_independently
 from siftback.errors import ConfigError
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule
@@ -22,28 +22,42 @@ class Memory(LastLossRule):
     """Selection without extra cost, by the loss of each example when it was last trained on.
 
     There are no scoring passes. During warm-up, every example is trained on and its training loss
-    remembered. From then on, the examples of each epoch are drawn before they are read, with
-    probability::
+    remembered. From then on, the examples of each epoch are drawn before they are read, by their
+    remembered losses, and their new losses are remembered. How many are drawn follows what is
+    learned, or is fixed. This rule is new in this project, after Jiang et al. 2019, section 3.3.
+    Ideal cost per example of an epoch with share s drawn, in forwards (1) and backwards (2):
+    ``3 s``.
 
-        floor + (1 - floor) * percentile^beta
+    **The share follows what is learned**, by default. Each example is drawn independently of the
+    others, with probability::
 
-    where the percentile is that of the remembered loss among all of them, and their new losses
-    are remembered. Exactly ``round(keep * N)`` of N examples are drawn, at least one, with
-    ``keep = floor + (1 - floor) / (beta + 1)`` (see `draw_by_percentile`). This rule is new in
-    this project, after Jiang et al. 2019, section 3.3. Ideal cost per example of an epoch, in
-    forwards (1) and backwards (2): ``3 * keep``.
+        max(floor, min(1, loss / mean loss))
+
+    with the mean over all examples. While all losses are alike nearly all examples are drawn; once
+    a few have most of the loss, little more than these and the floor. So nothing is saved where
+    little is learned yet, and much where nearly all is. The number of examples is not known before
+    the draw.
+
+    **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
+    drawn, at least one, with probability::
+
+        floor + (1 - floor) * percentile^beta,    keep = floor + (1 - floor) / (beta + 1)
+
+    where the percentile is that of the remembered loss among all of them (see
+    `draw_by_percentile`).
 
     Args:
-        keep: Share of the examples in an epoch, in (floor, 1].
-        beta: In place of ``keep``, the exponent, at least 0; 1 if neither is given.
+        keep: Share of the examples in an epoch, in (floor, 1]; by default it follows the losses.
+        beta: In place of ``keep``, the exponent, at least 0.
         floor: The minimum probability, in [0, 1), so that no example is forgotten.
         warmup: How long all examples are trained on at first.
         tail: How long all examples are trained on at the end.
         decay: Weight of the old loss in the remembered one, in [0, 1):
             ``decay * old + (1 - decay) * new``; 0 remembers only the last loss.
         guard: Holds back examples whose label is probably wrong. Of S that are held back exactly
-            ``round(min(cap, keep) * S)`` are drawn, all with the same probability; the rest of
-            the epoch is drawn from the other examples. If there are too few of those, more of
+            ``round(cap * S)`` are drawn, all with the same probability, and the others as if those
+            were not there. Of a fixed share these are ``round(min(cap, keep) * S)``, and the rest
+            of the epoch is drawn from the other examples. If there are too few of those, more of
             the S are drawn, so that the count does not change. The others are drawn in
             proportion to ``max(floor, min(1, loss / mean loss))`` (see `draw_by_ratio`), and
             ``beta`` sets only the share: percentiles are high for losses that are only a little
@@ -56,11 +70,23 @@ class Memory(LastLossRule):
             all epochs those of its share of S `Shards`, and nothing per example is exchanged. A
             multiple of all numbers of processes that the training is to run on, such as 960. Of
             each shard ``round(keep * N) // S`` are drawn (see `draw_in_shards`), and the draw does
-            not depend on the number of processes.
+            not depend on the number of processes. The share has to be fixed.
+
+    Attributes:
+        keep: The share of an epoch; None where it follows the losses.
+        beta: The exponent; where the share is fixed.
 
     Raises:
-        ConfigError: If one of them is out of range, both ``keep`` and ``beta`` are given, or both
-            ``shards`` and a guard or a table in a file.
+        ConfigError: If one of them is out of range, both ``keep`` and ``beta`` are given, or
+            ``shards`` with neither of these, with a guard or with a table in a file.
+
+    >>> memory = Memory()
+    >>> memory.grow(5)
+    >>> memory.update(torch.arange(4), torch.tensor([0.01, 0.01, 0.02, 3.96]), epoch=0)
+    >>> memory.draw(1, torch.Generator().manual_seed(0))
+    tensor([0., 0., 0., 1., 1.])
+
+    A fixed share:
 
     >>> memory = Memory(keep=0.5, floor=0.0)
     >>> memory.grow(6)
@@ -76,7 +102,7 @@ class Memory(LastLossRule):
     >>> data = TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
     >>> model = torch.nn.Linear(8, 4)
     >>> loader = DataLoader(data, batch_size=32, shuffle=True)
-    >>> loader = SelectiveLoader(loader, memory=Memory(), epochs=4)
+    >>> loader = SelectiveLoader(loader, memory=Memory(keep=0.55), epochs=4)
     >>> for _ in range(4):
     ...     for x, y in loader:
     ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
@@ -85,6 +111,7 @@ class Memory(LastLossRule):
     (1024, 0, 679)
     """
 
+    beta: float
     setting_names = ("floor", "decay", "guard")
 
     def __init__(
@@ -102,6 +129,7 @@ class Memory(LastLossRule):
     ) -> None:
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         self.floor = check_share("floor", floor)
+        self.keep: float | None = None
         if keep is not None and beta is not None:
             raise ConfigError(
                 f"keep={format_value(keep)} and beta={format_value(beta)}: give one of them, "
@@ -109,26 +137,36 @@ class Memory(LastLossRule):
             )
         if keep is not None:
             self.set_keep(keep)
-        else:
-            self.beta = 1.0 if beta is None else beta
-            self.keep = keep_of_beta(self.beta, self.floor)
+        elif beta is not None:
+            # Not by `keep`, which would change the exponent by its rounding.
+            self.beta, self.keep = beta, keep_of_beta(beta, self.floor)
+        elif shards is not None:
+            raise ConfigError(
+                f"shards={shards} with a share that follows the losses: processes that remember "
+                "only their own examples need a fixed one, such as keep=0.5"
+            )
         self._keep = self.keep  # a schedule may change `keep`
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (floor, 1]; a `Schedule` that anneals needs it."""
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
-    def count(self, epoch: int) -> int:
-        """Returns how many examples a draw keeps: ``round(keep * N)``, at least 1.
+    def count(self, epoch: int) -> int | None:
+        """Returns how many examples a draw keeps: ``round(keep * N)``, at least 1; None without.
 
         Of shards it is rounded down to a multiple of their number.
         """
+        if self.keep is None:
+            return None
         count = min(count_of(self.keep, self.examples), self.examples)
         return self.shards.quota(count) * self.shards.count if self.shards else count
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """Draws exactly `count` examples, by the remembered losses."""
-        scores, count = self.scores(epoch), self.count(epoch)
+        """Draws examples by the remembered losses, exactly `count` where the share is fixed."""
+        count = self.count(epoch)
+        if self.keep is None or count is None:
+            return self._draw_by_losses(generator)
+        scores = self.scores(epoch)
         if self.shards:
             return draw_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
         if not self.guard or self.guard.released:
@@ -141,6 +179,14 @@ class Memory(LastLossRule):
         weights[suspects] = admitted.float()
         count -= int(admitted.sum())
         weights[trusted] = draw_by_ratio(scores[trusted], self.floor, count, generator)
+        return weights
+
+    def _draw_by_losses(self, generator: torch.Generator) -> Tensor:
+        """Draws as many as the losses say; of the suspects as many as the guard admits."""
+        losses, suspects = self.values[:, 0], self.suspects
+        weights = draw_independently(losses, self.floor, generator, excluded=suspects)
+        if self.guard:
+            weights[suspects] = self.guard.admit(len(suspects), 1.0, generator).float()
         return weights
 
     def settings(self) -> dict[str, Any]:

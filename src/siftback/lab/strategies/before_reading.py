@@ -128,8 +128,8 @@ class WeightedMemory(Memory):
         """As `Memory` draws, and with what weights."""
         drawn = super().draw(epoch, generator)
         exponent = 1.0 if self.epochs is None else min(1.0, epoch / max(self.epochs, 1.0))
-        share = self.count(epoch) / self.examples
-        weights = (share / self._probabilities(self.count(epoch))) ** exponent
+        count = int(drawn.sum())
+        weights = (count / self.examples / self._probabilities(count)) ** exponent
         return drawn * weights.float()
 
     def _probabilities(self, count: int) -> Tensor:

@@ -61,8 +61,8 @@ def _percentile(keep: float, settings: Settings) -> Selector:
     return siftback.Percentile(keep=keep, history=settings.history)
 
 
-def _ratio_memory(keep: float, settings: Settings) -> siftback.RatioMemory:
-    return siftback.RatioMemory(floor=settings.floor)
+def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
+    return siftback.Memory(floor=settings.floor)
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:

@@ -281,8 +281,8 @@ class Source:
         check_entries(self, state, checks, self.settings())
         if self.is_ordered:
             check_entries(self, state, {"begun": flag})
-            stored = state["begun"] and not self._is_replayed
-            check_entries(self, state, {"rest": check_packed if stored else nothing})
+            rest = optional(check_packed) if state["begun"] else nothing
+            check_entries(self, state, {"rest": rest})
         else:
             check_entries(self, state, {"loader": anything})
 
@@ -305,8 +305,9 @@ class Source:
 
     @property
     def _is_replayed(self) -> bool:
-        """Whether the order of batches is a function of a seed and the epoch."""
-        replays = getattr(sampler_of(self.loader), "replays", False)
+        """Whether the sampler can give the order of this epoch again, from its beginning."""
+        sampler = sampler_of(self.loader)
+        replays = getattr(sampler, "replays", False) or getattr(sampler, "replays_draws", False)
         return replays and is_plain(batches_of(self.loader))
 
     def _length(self) -> int | None:
@@ -327,7 +328,7 @@ class Source:
                 states = [*state["generators"][:-1], torch.get_rng_state()]
                 order.draw_after(self._generators, states)
             return iter(cast(Iterable[Any], self.loader))
-        if self._is_replayed:
+        if state["rest"] is None:
             order.resume(skipping(order.batches, self.position))
         else:
             order.resume(unpacked(state["rest"]))

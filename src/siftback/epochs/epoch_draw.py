@@ -1,12 +1,16 @@
 """The draw of an epoch: the examples that a rule chose before any is read, and their losses."""
 
 import itertools
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from siftback.arguments import format_value
+from siftback.epochs.passes import Pass
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.processes.distributed import broadcast, rank_and_world
 from siftback.processes.exchange import (
@@ -21,7 +25,10 @@ from siftback.rules.rule import EpochRule, check_predictions
 from siftback.schedule import Schedule, check_schedule
 from siftback.seeding import Stream, generator_of
 from siftback.state import (
+    MOST_EPOCHS,
+    anything,
     check_entries,
+    dict_of,
     flag,
     integer,
     list_of,
@@ -29,39 +36,45 @@ from siftback.state import (
     number,
     raise_damaged,
     state_of,
+    tensor,
     tuple_of,
 )
 from siftback.tables.example_rows import ExampleRows
 
+_MOST = 1 << 40  # examples of an epoch
 _UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
 
 
 class EpochDraw:
-    """Draws an epoch's examples by a rule before they are read, and takes losses back to it.
+    """Draws examples by a rule before they are read, pass by pass, and gives losses back to it.
+
+    An epoch is `length` examples of this process, whatever the rule leaves out: it has as many
+    passes over the data as that takes. Each is drawn when the first of its examples is asked for,
+    and the last one goes on in the next epoch. With ``shorter``, each epoch is one pass.
 
     Where a sampler shares the examples among several processes, each has everything that is
-    remembered: as an epoch begins, each takes up what the others recorded during the last one, and
+    remembered: as a pass is drawn, each takes up what the others recorded since the last draw, and
     the draw of rank 0 is that of all.
 
     Args:
         rule: What remembers and draws.
         epochs: Of the whole training; None where it is not known.
         schedule: When the rule draws, in place of its own.
-        seed: Of the draws: each is a function of it and the epoch.
+        seed: Of the draws: each is a function of it and the number of the pass.
         rank: Which process this is.
         world: Among how many.
         rows: The rows of examples whose number or numbering is not known beforehand; by default
             the examples are 0, 1, 2 and so on.
+        shorter: Whether each epoch is one pass.
 
     Attributes:
-        weights: float32[rows], the loss weight of each in this epoch, 0 for those left out.
-        draws: Whether this epoch leaves out what its draw did, before it is read.
-        drawn: Number of examples that all processes read in this epoch.
-        leaves_out: Whether this epoch has fewer examples than if none were left out.
-        reweights: Whether any weight was other than 0 and 1, in this epoch or before.
-        lr_scale: Factor of the learning rate in this epoch.
-        sampler: The user's sampler that gives the examples, in words; None without such a one. An
-            epoch is then drawn by `draw_from`, once it is known what the sampler gives.
+        passes: The passes of the current epoch that were drawn so far.
+        asked: Number of this epoch's examples that were asked for.
+        seconds: Time that draws took, since whoever counts it set it to 0.
+        reweights: Whether any weight was other than 0 and 1, so far.
+        sampler: The user's sampler that gives the examples, in words; None without such a one. A
+            pass is then drawn once it is known what the sampler gives.
+        sampled: Number of examples that such a sampler gives; None without one.
 
     Raises:
         ConfigError: If the schedule needs the number of epochs, or there are not as many
@@ -78,9 +91,10 @@ class EpochDraw:
         rank: int = 0,
         world: int = 1,
         rows: ExampleRows | None = None,
+        shorter: bool = False,
     ) -> None:
         name = type(rule).__name__
-        self.rule, self.epochs = rule, epochs
+        self.rule, self.epochs, self.shorter = rule, epochs, shorter
         self.schedule = check_schedule(rule.schedule if schedule is None else schedule)
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
@@ -100,52 +114,98 @@ class EpochDraw:
         self._shards, self._stream = rule.shards, rows
         self._rows = rows or rule.shards  # without either, an example's row is its index
         self._exchanges = world > 1 and not rule.shards  # each remembers what all record
-        self._recorded: list[RecordedLosses] = []  # in this epoch, where others are to know it
+        self._recorded: list[RecordedLosses] = []  # since the last draw, where others are to know
         self._turn = _UNCLAIMED
         self.sampler: str | None = None
-        self._epoch, self._is_drawn = 0, True  # an epoch of a user's sampler waits for `draw_from`
-        self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
+        self.sampled: int | None = None
+        self._epoch = self._number = 0  # the current epoch, and the next pass
+        self._expected = 0  # the epoch that comes after the one begun last
+        self._is_on = self._is_over = False
+        self.asked, self.seconds = 0, 0.0
+        self._read = self._before = 0  # this epoch's examples that came, and those before a batch
         self.reweights = False
-        self._set_draw(False, torch.ones(rule.rows, dtype=torch.float32))
+        self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
 
     @property
     def is_common(self) -> bool:
         """Whether a state between epochs is that of all processes, whatever their number."""
         return bool(self._shards)
 
-    def is_pass(self, epoch: int) -> bool:
-        """Returns whether a scoring pass is due in an epoch, from which the rule is refreshed."""
-        return self.schedule.is_on(epoch, self.epochs) and self.rule.is_pass(epoch)
-
-    def plans_pass(self, epoch: int) -> bool:
-        """Returns whether an epoch has a scoring pass in a training from first epoch to last."""
-        return self.rule.plans_pass(epoch, lambda other: self.schedule.is_on(other, self.epochs))
-
-    def count(self, epoch: int, sampled: int | None = None) -> int | None:
-        """Returns the number of examples that all processes read; None if not known before it.
-
-        Args:
-            epoch: The epoch.
-            sampled: Number of examples that a user's sampler gives; None where it gives all.
-        """
-        if not self.schedule.is_on(epoch, self.epochs) or self.plans_pass(epoch):
-            return self.count_whole if sampled is None else sampled
-        keep = getattr(self.rule, "keep", 1.0)
-        with self.rule.among(None if sampled is None else torch.arange(sampled)):
-            try:
-                self._anneal(epoch)
-                return self.rule.count(epoch)
-            finally:
-                if self.schedule.anneal:
-                    cast(Any, self.rule).set_keep(keep)
-
     @property
     def count_whole(self) -> int:
         """Number of examples that all processes read where none is left out."""
         return self._shards.read if self._shards else self.rule.examples
 
+    @property
+    def length(self) -> int:
+        """Number of examples of this process in an epoch; of the current one, if it is a pass."""
+        if self.shorter:
+            return self.passes[-1].size
+        return self.count_whole // self.world if self.sampled is None else self.sampled
+
+    @property
+    def current(self) -> Pass:
+        """The pass that the batch that came last begins in."""
+        for drawn in self.passes:
+            if self._before < drawn.end:
+                return drawn
+        return self.passes[-1]
+
+    @property
+    def draws(self) -> bool:
+        """Whether this epoch leaves out what its draws did, before it is read."""
+        return self.passes[-1].draws
+
+    @property
+    def weights(self) -> Tensor:
+        """float32[rows], the loss weight of each example in this pass, 0 for those left out."""
+        return self.current.weights
+
+    @property
+    def drawn(self) -> int:
+        """Number of examples that all processes read in this pass."""
+        return self.current.drawn
+
+    @property
+    def share(self) -> float:
+        """Share of the examples that this pass has."""
+        current = self.current
+        return current.size / current.whole if current.whole else 1.0
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether this epoch has fewer examples than if none were left out."""
+        last = self.passes[-1]
+        return self.shorter and last.draws and last.size < last.whole
+
+    @property
+    def lr_scale(self) -> float:
+        """Factor of the learning rate in this epoch; 1 where epochs are of equal length."""
+        return self.passes[-1].lr_scale if self.shorter else 1.0
+
+    def count(self, epoch: int) -> int | None:
+        """Returns the number of examples that all processes read in an epoch that is one pass.
+
+        Args:
+            epoch: The epoch.
+
+        Returns:
+            None if it is not known before the epoch.
+        """
+        if not self.schedule.is_on(epoch, self.epochs):
+            return self.count_whole
+        keep = getattr(self.rule, "keep", 1.0)
+        try:
+            self._anneal(epoch)
+            return self.rule.count(epoch)
+        finally:
+            if self.schedule.anneal:
+                cast(Any, self.rule).set_keep(keep)
+
     def begin(self, epoch: int, *, again: bool = False) -> None:
-        """Draws for an epoch, unless it is one in which everything is read.
+        """Begins an epoch; unless a pass goes on in it, the first one is drawn.
+
+        None goes on where not all examples of the epoch before were asked for.
 
         Args:
             epoch: The epoch.
@@ -161,56 +221,160 @@ class EpochDraw:
             self._turn = self.rule.table.claim()
         if self._turn != self.rule.table.turn:
             raise self._other_training()
-        self._epoch, self._read, self._passed = epoch, 0, 0
-        if not again:
-            if self._shards:
-                self._shards.check_processes(self.rank, self.world)
-            self._take_up_others()
-            self._anneal(epoch)
-            draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
-            weights = torch.ones(self.rule.rows, dtype=torch.float32)
-            if draws and not self.sampler:
-                weights = draw_weights(self.rule, epoch, self._generator())
-                if self._exchanges:
-                    # Not left to each process: a rule whose state depends on the order of what it
-                    # was given, which is another in each, would draw others.
-                    weights = unpack_weights(broadcast(pack_weights(weights)), len(weights))
-            self._set_draw(draws, weights)
-            # New examples of a stream come whatever the draw.
-            if draws and not self._stream and self.drawn < self.world:
-                raise BatchError(
-                    f"{type(self.rule).__name__} draws {self.drawn} of {self.rule.examples} "
-                    f"examples in epoch {epoch}, fewer than there are processes, {self.world}: "
-                    "have it keep more, or end training before"
-                )
-        # A user's sampler may give others now, among which the rule draws anew.
-        self._is_drawn = not (self.draws and self.sampler)
+        self._read = self._before = 0
+        first, last = self.passes[0], self.passes[-1]
+        if again:
+            self.asked, self._is_over = 0, False
+            if self.sampler and first.draws and first.start == 0:  # it may give others now
+                self._number = first.number
+                self._wait()
+            return
+        if self._shards:
+            self._shards.check_processes(self.rank, self.world)
+        follows, length = epoch == self._expected, self.length
+        if self.shorter or not follows:
+            self._number = epoch
+        is_on = self.schedule.is_on(epoch, self.epochs)
+        goes_on = follows and self.asked == length < last.end and is_on and self._is_on
+        self._epoch, self._expected, self.asked = epoch, epoch + 1, 0
+        self._is_on, self._is_over = is_on, False
+        if goes_on and not (self.shorter or self._shards):
+            last.start -= length
+            self.passes = [last]
+        elif self.sampler and is_on and not self.rule.is_pass(self._number):
+            self._wait()
+        else:
+            self.passes = []
+            self.draw_pass()
 
-    def draw_from(self, order: Tensor | None, *, is_weighted: bool = False) -> None:
-        """Draws an epoch whose examples a user's sampler gives; once after each `begin`.
+    def _wait(self) -> None:
+        """Has the first pass wait for what the user's sampler gives."""
+        self.passes = [self._make_pass(self._number, draws=True, weights=self._ones())]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the first pass of this epoch waits for what the user's sampler gives."""
+        last = self.passes[-1]
+        return bool(self.sampler) and last.draws and not last.size
+
+    def end(self) -> None:
+        """Ends the epoch; what is left of its last pass goes on in the next one."""
+        self._is_over, self.passes = True, self.passes[-1:]
+        self.asked = self.length  # by a loop that does not ask for more than it has steps
+
+    def leave(self) -> None:
+        """Leaves the epoch early; none of its passes goes on in the next one."""
+        self._is_over, self.asked = True, 0
+
+    def order(
+        self,
+        order_of: Callable[[Pass], Iterator[Tensor]],
+        draw_pass: Callable[[Tensor], Any],
+        batch_size: int = 1,
+    ) -> Iterator[Tensor]:
+        """Yields the examples of the current epoch, int64[n], and draws its passes as they come.
 
         Args:
-            order: int64[n], what the sampler gives; None where that is not known beforehand.
-            is_weighted: Whether it gives them with probabilities of its own: `find_candidates`.
+            order_of: Yields the examples of a pass.
+            draw_pass: Draws the next pass; called with the examples of an unfinished batch.
+            batch_size: Examples per batch.
+        """
+        number = given = self.asked = 0
+        recent = torch.arange(0)
+        while number == 0 or given < self.length:
+            if number == len(self.passes) or self.is_waiting:
+                draw_pass(recent[len(recent) - given % batch_size :])
+            drawn = self.passes[number]
+            number, skipped = number + 1, given - drawn.start
+            for block in order_of(drawn):
+                left = block[skipped : skipped + self.length - given]
+                skipped = max(skipped - len(block), 0)
+                given += len(left)
+                self.asked = given
+                recent = torch.cat((recent, left[-batch_size:]))[-batch_size:]
+                if len(left):
+                    yield left
+                if given == self.length:
+                    break
+
+    def draw_pass(
+        self,
+        neighbors: Tensor | None = None,
+        order: Tensor | None = None,
+        *,
+        is_weighted: bool = False,
+    ) -> None:
+        """Draws the next pass, unless it is one in which everything is read.
+
+        Args:
+            neighbors: int64[n], the examples of the batch in which it begins.
+            order: int64[n], what a user's sampler gives; None without one, or where that is not
+                known beforehand.
+            is_weighted: Whether that gives them with probabilities of its own: `find_candidates`.
 
         Raises:
-            ConfigError: If the rule does not draw one weight for each candidate.
+            BatchError: If the rule leaves out all examples.
+            ConfigError: If the rule does not draw one weight for each example.
         """
-        if self._is_drawn:
-            return
-        self._is_drawn = True
-        candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
-        weights = draw_weights(self.rule, self._epoch, self._generator(), candidates)
-        self._set_draw(True, weights)
-        sampled = weights[candidates if order is None else order]
-        self.lr_scale = float(self.rule.lr_scale(sampled)) if len(sampled) else 1.0
-        if order is not None:
-            self.set_read_counts(len(sampled), int(sampled.count_nonzero()))
+        started = time.perf_counter()
+        if self.passes and self.is_waiting:
+            self.passes = []
+        number, start = self._number, self.passes[-1].end if self.passes else 0
+        self._take_up_others()
+        self._anneal(self._epoch + start / max(self.length, 1) if self.passes else self._epoch)
+        is_scoring = self._is_on and self.rule.is_pass(number)
+        draws, weights = self._is_on and not is_scoring, self._ones()
+        if draws:
+            candidates = None
+            if self.sampler:
+                candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
+            generator = generator_of(self._seed, number, Stream.DRAW)
+            weights = draw_weights(self.rule, number, generator, candidates)
+            if self._exchanges:
+                # Not left to each process: a rule whose state depends on the order of what it
+                # was given, which is another in each, would draw others.
+                weights = unpack_weights(broadcast(pack_weights(weights)), len(weights))
+            sampled = weights if order is None else weights[order]
+            if self.sampler and order is None:
+                sampled = weights[candidates]
+        drawn = self._make_pass(number, draws=draws, weights=weights, is_scoring=is_scoring)
+        # New examples of a stream come whatever the draw.
+        if draws and not (self._stream or self.sampler) and drawn.drawn < self.world:
+            raise BatchError(
+                f"{type(self.rule).__name__} draws {drawn.drawn} of {self.rule.examples} "
+                f"examples in epoch {self._epoch}, fewer than there are processes, {self.world}: "
+                "have it keep more, or end training before"
+            )
+        if draws and len(sampled):
+            drawn.lr_scale = float(self.rule.lr_scale(sampled))
+        if draws and order is not None:
+            drawn.order = order[sampled != 0]
+            drawn.whole, drawn.size, drawn.drawn = len(order), len(drawn.order), len(drawn.order)
+        if neighbors is not None:
+            drawn.neighbors = neighbors
+        drawn.start = start
+        self._number = number + 1
+        self.passes.append(drawn)
+        self.seconds += time.perf_counter() - started
+
+    def _ones(self) -> Tensor:
+        return torch.ones(self.rule.rows, dtype=torch.float32)
+
+    def _make_pass(
+        self, number: int, *, draws: bool, weights: Tensor, is_scoring: bool = False
+    ) -> Pass:
+        """Returns a pass, with what its weights leave of it."""
+        drawn, whole = int(weights.count_nonzero()), len(weights)
+        if self._shards:
+            whole = self.rule.examples
+            drawn = drawn * self.world if draws else self._shards.read
+        sizes = (0, 0) if self.sampler else (whole // self.world, drawn // self.world)
+        self.reweights |= bool(((weights != 0) & (weights != 1)).any())
+        return Pass(number, draws, is_scoring, weights, drawn, *sizes)
 
     def set_read_counts(self, whole: int, drawn: int) -> None:
-        """Sets the number of examples that this process has of an epoch, and of those drawn."""
-        self._whole, self._to_read = whole, drawn
-        self.leaves_out = self.draws and drawn < whole
+        """Sets the number of examples that this process has of a pass, and of those drawn."""
+        self.passes[-1].whole, self.passes[-1].size = whole, drawn
 
     def admit(self, indices: Tensor) -> None:
         """Makes room for examples of a stream that came: int64[n]."""
@@ -235,42 +399,63 @@ class EpochDraw:
         return indices
 
     def weights_of(self, indices: Tensor) -> Tensor:
-        """Returns float32[n], the loss weights of examples; 1 for what came after the draw."""
+        """Returns the loss weights of the batch that came last; 1 for what came after the draw.
+
+        Args:
+            indices: int64[n], its examples, in the order in which they were asked for.
+
+        Returns:
+            float32[n].
+
+        Raises:
+            BatchError: If some of the examples of a batch in which a pass ends did not come.
+        """
         rows = self.rows_of(indices)
-        known = rows < len(self.weights)
-        weights = torch.ones(len(rows), dtype=torch.float32)
-        weights[known] = self.weights[rows[known]]
-        return weights
+        before, read = self._before, self._read
+        passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
+        if len(passes) < 2:
+            return _weights_in(self.current, rows)
+        if len(rows) != read - before:
+            raise BatchError(
+                f"{read - before} examples were asked for and {len(rows)} came in a batch in which "
+                "a pass over the data ends, so that their weights are not known: have the collate "
+                "function give every example"
+            )
+        bounds = [(max(p.start, before) - before, min(p.end, read) - before) for p in passes]
+        pairs = zip(passes, bounds, strict=True)
+        return torch.cat([_weights_in(drawn, rows[first:last]) for drawn, (first, last) in pairs])
+
+    def advance(self, count: int) -> int:
+        """Goes past the examples of a batch that came, and returns how many they stand for.
+
+        Over a pass these are all of the data set, each step having its share.
+        """
+        self._before, self._read = self._read, self._read + count
+        if not self.passes[-1].whole:  # of a sampler without a length
+            return count
+        before, read = self._before, self._read
+        return sum(drawn.passed(read) - drawn.passed(before) for drawn in self.passes)
 
     @property
     def to_read(self) -> int | None:
         """Number of examples that this process reads in this epoch; None if not known yet."""
-        return None if self.sampler and not self._whole else self._to_read
+        return None if self.sampler and not self.passes[-1].whole else self.length
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """Counts of the drawn examples, and of all, that this epoch has come past."""
-        return self._read, self._passed
+    def progress(self) -> int:
+        """Number of this epoch's examples that came."""
+        return self._read
 
     @progress.setter
-    def progress(self, progress: tuple[int, int]) -> None:
-        self._read, self._passed = progress
-
-    def advance(self, count: int) -> int:
-        """Goes past drawn examples, and returns how many of the data set they stand for.
-
-        Over an epoch these are all of its examples, each step having its share.
-        """
-        before, self._read = self._passed, self._read + count
-        self._passed = self._read
-        if self._whole:
-            self._passed = min(round(self._whole * self._read / max(self._to_read, 1)), self._whole)
-        return self._passed - before
+    def progress(self, progress: int) -> None:
+        self._before = self._read = progress
+        self._is_over = False
 
     @property
     def remaining(self) -> int:
-        """Number of the data set's examples that this epoch did not come past."""
-        return max(self._whole - self._passed, 0)
+        """Number of the data set's examples that the pass of this epoch did not come past."""
+        last = self.passes[-1]
+        return last.whole - last.passed(self._read) if self.shorter else 0
 
     @property
     def left_out(self) -> Tensor:
@@ -342,18 +527,33 @@ class EpochDraw:
             self._recorded.append(record)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the rule's state, what was drawn for this epoch, and what others are to know."""
+        """Returns the rule's state, the passes of this epoch, and what others are to know."""
+        # A pass in shards ends with its epoch, after which other processes may share them.
+        passes = [] if self._shards and self._is_over else self.passes
         return {
             "settings": self._settings(),
             "rule": self.rule.state_dict(),
-            "examples": len(self.weights),
             "rows": self._stream.state_dict() if self._stream else None,
-            "draws": self.draws,
-            "drawn": self._drawn_state(),
+            "passes": [self._state_of_pass(drawn) for drawn in passes] or None,
+            "epoch": (self._epoch, self._expected, self._number),
+            "is_on": self._is_on,
+            "is_over": self._is_over,
+            "read": (self._before, self._read, self.asked),
             "reweights": self.reweights,
-            "read": (self._whole, self._to_read, self._read, self._passed),
-            "lr_scale": self.lr_scale if self.sampler else None,
             "recorded": [tuple(record) for record in self._recorded],
+        }
+
+    def _state_of_pass(self, drawn: Pass) -> dict[str, Any]:
+        return {
+            "number": drawn.number,
+            "draws": drawn.draws,
+            "is_scoring": drawn.is_scoring,
+            "examples": len(drawn.weights),
+            "drawn": self._drawn_state(drawn),
+            "place": (drawn.start, drawn.whole, drawn.size),
+            "lr_scale": drawn.lr_scale,
+            "neighbors": drawn.neighbors.clone(),
+            "order": drawn.order.clone(),
         }
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -365,24 +565,47 @@ class EpochDraw:
         """
         members = {"rule": state_of(self.rule), "rows": state_of(self._stream)}
         check_entries(self, state, members, self._settings())
-        shards, counts = self._shards, tuple_of(*[integer()] * 4)
-        scale = number(0) if self.sampler else nothing
-        checks = {"draws": flag, "reweights": flag, "read": counts, "lr_scale": scale}
-        most = shards.count * shards.height if shards else state["rule"]["examples"]
-        check_entries(self, state, {"examples": integer(most=most), **checks})
-        drawn = packed_weights(state["examples"]) if state["draws"] else nothing
+        epoch = integer(most=MOST_EPOCHS)
+        checks = {
+            "epoch": tuple_of(epoch, epoch, integer()),
+            "read": tuple_of(*[integer()] * 3),
+            **dict.fromkeys(("is_on", "is_over", "reweights"), flag),
+            "recorded": list_of(recorded_losses) if self._exchanges else tuple_of(),
+        }
+        check_entries(self, state, checks)
+        most = state["rule"]["examples"]
+        if self._shards:
+            most = self._shards.count * self._shards.height
+        is_over = self._shards and state["is_over"]
+        passes = nothing if is_over else list_of(partial(self._check_pass, most=most))
+        check_entries(self, state, {"passes": passes})
+        if not is_over and not state["passes"]:
+            raise_damaged("EpochDraw.passes", state["passes"], "the passes of this epoch")
+
+    def _check_pass(self, name: str, value: Any, most: int) -> None:
+        """Checks the state of a pass over at most so many examples."""
+        place = integer(-_MOST, _MOST)
+        checks = {
+            "number": integer(),
+            "draws": flag,
+            "is_scoring": flag,
+            "examples": integer(most=most),
+            "drawn": anything,
+            "place": tuple_of(place, integer(), integer()),
+            "lr_scale": number(0),
+            "neighbors": tensor(torch.int64, None, least=0),
+            "order": tensor(torch.int64, None, least=0),
+        }
+        dict_of(checks)(name, value)
+        shards = self._shards
+        drawn = packed_weights(value["examples"]) if value["draws"] else nothing
         if shards:
             drawn = shards.table_check(torch.uint8, -(-shards.height // 8))
-        recorded = list_of(recorded_losses) if self._exchanges else tuple_of()
-        check_entries(self, state, {"drawn": drawn, "recorded": recorded})
-        if shards:  # the counts may be those of another number of processes
-            return
-        whole, to_read, read, passed = state["read"]
-        fits = bool(self.sampler) or whole in (0, state["examples"] // self.world)
-        if self.sampler and not whole:  # of a sampler without a length
-            fits, whole = to_read == 0 and passed == read, read
-        if not fits or max(to_read, passed) > whole or read > max(to_read, whole):
-            raise_damaged("EpochDraw.read", state["read"], "counts of this epoch's examples")
+        drawn(f"{name}.drawn", value["drawn"])
+        (_, whole, size), count = value["place"], len(value["order"])
+        fits = size <= whole if self.sampler else shards or whole == value["examples"] // self.world
+        if not fits or count not in (0, size):
+            raise_damaged(f"{name}.place", value["place"], "counts of its examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on within another's epoch.
@@ -392,22 +615,35 @@ class EpochDraw:
         """
         self.check_state(state)
         self.rule.load_state_dict(state["rule"])
-        self._turn, self._is_drawn = self.rule.table.claim(), True
+        self._turn = self.rule.table.claim()
         if self._stream:
             self._stream.load_state_dict(state["rows"])
-        weights = torch.ones(state["examples"], dtype=torch.float32)
-        if self._shards:
-            weights = self._shards.unpack(self._shards.rows_of_state(state["drawn"]))
-        elif state["draws"]:
-            weights = unpack_weights(state["drawn"], state["examples"])
-        self._set_draw(state["draws"], weights)
-        whole, to_read, self._read, self._passed = state["read"]
-        if not self._shards:  # whose counts may be those of another number of processes
-            self.set_read_counts(whole, to_read)
+        self.passes = [self._loaded_pass(saved) for saved in state["passes"] or []]
+        self._epoch, self._expected, self._number = state["epoch"]
+        self._before, self._read, self.asked = state["read"]
+        self._is_on, self._is_over = state["is_on"], state["is_over"]
+        if not self.passes:
+            self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
         self.reweights = state["reweights"]
-        if self.sampler:
-            self.lr_scale = state["lr_scale"]
         self._recorded = [RecordedLosses(*record) for record in state["recorded"]]
+
+    def _loaded_pass(self, saved: dict[str, Any]) -> Pass:
+        weights = torch.ones(saved["examples"], dtype=torch.float32)
+        if self._shards:
+            weights = self._shards.unpack(self._shards.rows_of_state(saved["drawn"]))
+        elif saved["draws"]:
+            weights = unpack_weights(saved["drawn"], saved["examples"])
+        flags = {name: saved[name] for name in ("draws", "is_scoring")}
+        drawn = self._make_pass(saved["number"], weights=weights, **flags)
+        drawn.lr_scale, drawn.neighbors, drawn.order = (
+            saved["lr_scale"],
+            saved["neighbors"].clone(),
+            saved["order"].clone(),
+        )
+        drawn.start, whole, size = saved["place"]
+        if self.sampler:
+            drawn.whole, drawn.size, drawn.drawn = whole, size, size
+        return drawn
 
     def common_settings(self) -> dict[str, Any]:
         """Returns what all processes must have alike, see `barrier`."""
@@ -419,27 +655,11 @@ class EpochDraw:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}
         return {**settings, **self.schedule.settings(self.epochs)}
 
-    def _generator(self) -> torch.Generator:
-        return generator_of(self._seed, self._epoch, Stream.DRAW)
-
-    def _anneal(self, epoch: int) -> None:
-        """Has the rule keep the share that the schedule gives an epoch."""
+    def _anneal(self, epochs_done: float) -> None:
+        """Has the rule keep the share that the schedule gives at a moment of training."""
         if self.schedule.anneal:
             rule: Any = self.rule
-            rule.set_keep(self.schedule.keep(epoch, self.epochs, own=self._keep_of_rule))
-
-    def _set_draw(self, draws: bool, weights: Tensor) -> None:
-        """Sets the weights of an epoch, and counts what they leave of it."""
-        self.draws, self.weights = draws, weights
-        self._packed: dict[str, Any] = {}  # the weights, as a state has them
-        whole, self.drawn = len(weights), int(weights.count_nonzero())
-        if self._shards:
-            whole = self.rule.examples
-            self.drawn = self.drawn * self.world if draws else self._shards.read
-        counts = (0, 0) if self.sampler else (whole // self.world, self.drawn // self.world)
-        self.set_read_counts(*counts)
-        self.reweights |= bool(((weights != 0) & (weights != 1)).any())
-        self.lr_scale = float(self.rule.lr_scale(weights)) if draws else 1.0
+            rule.set_keep(self.schedule.keep(epochs_done, self.epochs, own=self._keep_of_rule))
 
     def _other_training(self) -> ConfigError:
         """Returns the error that another training has begun to use what the rule remembers."""
@@ -450,15 +670,17 @@ class EpochDraw:
             f"{name}(...), with a table of its own; to go on with this one, load a state of it"
         )
 
-    def _drawn_state(self) -> dict[str, Any] | None:
-        if not self._packed and self._shards:  # once an epoch, as packing takes longer than a copy
-            self._packed = {"bits": self._shards.pack(self.weights)}
-        elif not self._packed and self.draws:
-            self._packed = pack_weights(self.weights)
+    def _drawn_state(self, drawn: Pass) -> dict[str, Any] | None:
+        """Returns the weights of a pass as a state has them, which are packed once."""
+        if drawn.packed is None and self._shards:
+            drawn.packed = {"bits": self._shards.pack(drawn.weights)}
+        elif drawn.packed is None:
+            drawn.packed = pack_weights(drawn.weights) if drawn.draws else {}
+        packed = drawn.packed
         if self._shards:
-            return self._shards.state_of(self._packed["bits"])
-        copies = {name: v.clone() for name, v in self._packed.items() if isinstance(v, Tensor)}
-        return {**self._packed, **copies} or None
+            return self._shards.state_of(packed["bits"])
+        copies = {name: v.clone() for name, v in packed.items() if isinstance(v, Tensor)}
+        return {**packed, **copies} or None
 
     def _take_up_others(self) -> None:
         """Gives the rule what other processes recorded since the last epoch began."""
@@ -467,6 +689,14 @@ class EpochDraw:
         gathered, self._recorded = exchange_losses(self._recorded), []
         for record in itertools.chain(*gathered[: self.rank], *gathered[self.rank + 1 :]):
             self._learn(record, is_exchanged=False)
+
+
+def _weights_in(drawn: Pass, rows: Tensor) -> Tensor:
+    """Returns float32[n], the loss weights of rows in a pass; 1 for what came after its draw."""
+    known = rows < len(drawn.weights)
+    weights = torch.ones(len(rows), dtype=torch.float32)
+    weights[known] = drawn.weights[rows[known]]
+    return weights
 
 
 def find_candidates(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -> Tensor:

@@ -39,6 +39,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
     rule, leaves_out = type(draw.rule).__name__, partial(getattr, draw, "leaves_out")
     if isinstance(inner, SelectiveSampler) and hasattr(batches, "sampler"):
         inner.follow(draw)
+        inner.batch_size = getattr(batches, "batch_size", 1) or 1
         if is_plain(batches):
             return SelectiveBatches(inner, batches.batch_size, batches.drop_last, leaves_out)
         return cast(Iterable[list[int]], batches)
@@ -59,6 +60,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
             world=draw.world if ranked else None,
         )
         sampler.follow(draw)
+        sampler.batch_size = batches.batch_size
     elif draw.rule.shards:
         raise ConfigError(
             f"a {type(inner).__name__} gives examples of all shards, and each process reads its "
@@ -92,26 +94,32 @@ def ranks_of(loader: Any) -> tuple[int, int]:
 class FilteredSampler(Sampler[int]):
     """The order of a user's sampler, without what a draw leaves out of it.
 
-    See `find_candidates` for what the draw is among.
+    Each time that the sampler is iterated is a pass. See `find_candidates` for what the draw is
+    among. Of a sampler without a length, each epoch is one pass.
 
     Args:
         sampler: Gives dataset indices.
-        draw: Says what is left out, once it knows what the sampler gives in an epoch.
-
-    Attributes:
-        whole: Number of examples that the sampler gives in each epoch, where it gives each of them
-            once; None where that is not known before an epoch.
+        draw: Says what is left out, once it knows what the sampler gives.
     """
 
     def __init__(self, sampler: Iterable[int], draw: EpochDraw) -> None:
         self.sampler, self._draw = sampler, draw
         self._is_weighted = repeats(sampler) or hasattr(sampler, "weights")
-        steady = gives_each_once(sampler)
-        self.whole = len(cast(Sized, sampler)) if steady else None
-        examples = f" of {self.whole} examples" if steady else ""
+        self.is_sized = hasattr(sampler, "__len__")
+        draw.shorter |= not self.is_sized
+        if self.is_sized:
+            draw.sampled = len(cast(Sized, sampler))
+        examples = ""
+        if gives_each_once(sampler):
+            examples = f" of {len(cast(Sized, sampler))} examples"
         draw.sampler = f"{type(sampler).__name__}{examples}"
         if hasattr(sampler, "set_epoch"):
             self.set_epoch = sampler.set_epoch
+
+    @property
+    def replays_draws(self) -> bool:
+        """Whether the draw has the order of the current epoch, so far as it was drawn."""
+        return self._draw.draws and self.is_sized
 
     def __iter__(self) -> Iterator[int]:
         """Returns one epoch.
@@ -120,32 +128,40 @@ class FilteredSampler(Sampler[int]):
             BatchError: If the sampler gives what is no index of an example, or none of those that
                 it gives was drawn.
         """
-        if not self._draw.draws:
+        draw = self._draw
+        if self.is_sized:
+            draw.sampled = len(cast(Sized, self.sampler))
+        if not draw.draws:
             return iter(self.sampler)
-        if not hasattr(self.sampler, "__len__"):  # it may never end
-            self._draw.draw_from(None)
+        if not self.is_sized:  # it may never end
+            if draw.is_waiting:
+                draw.draw_pass()
             return self._filter()
-        keys = list(self.sampler)
-        order = self._check(keys)
-        self._draw.draw_from(order, is_weighted=self._is_weighted)
-        drawn = self._draw.weights[order] != 0
-        if keys and not drawn.any():
-            raise self._nothing_left(len(keys))
-        return itertools.compress(keys, drawn.tolist())
+        blocks = draw.order(lambda drawn: iter((drawn.order,)), self._draw_pass)
+        return itertools.chain.from_iterable(block.tolist() for block in blocks)
+
+    def _draw_pass(self, _: Tensor) -> None:
+        """Draws a pass among what the sampler gives."""
+        order = self._check(list(self.sampler))
+        self._draw.draw_pass(order=order, is_weighted=self._is_weighted)
+        if not self._draw.passes[-1].size:
+            raise self._nothing_left(len(order))
 
     def __len__(self) -> int:
-        """Returns the length of this epoch, or of the next one of those in which all are read.
+        """Returns the length of an epoch.
 
         Raises:
-            TypeError: If it is not known before the sampler has given the examples.
+            TypeError: If the sampler has none; or if epochs are shorter by what is left out, and
+                the sampler has not given the examples of this one.
         """
-        drawn = self._draw.to_read if self._draw.draws else -1
-        if not hasattr(self.sampler, "__len__") or drawn is None:
+        draw = self._draw
+        if not self.is_sized or (draw.draws and draw.shorter and draw.is_waiting):
             raise TypeError(
                 f"the number of examples left of those of a {type(self.sampler).__name__} is not "
                 "known before it gives them"
             )
-        return len(cast(Sized, self.sampler)) if drawn < 0 else drawn
+        whole = len(cast(Sized, self.sampler))
+        return draw.length if draw.draws and draw.shorter else whole
 
     def _filter(self) -> Iterator[int]:
         """Yields what is left of a sampler without a length."""

@@ -21,6 +21,7 @@ from siftback.arguments import (
 from siftback.batches.indices import check_indices, check_length
 from siftback.batches.last_batches import SelectiveBatches
 from siftback.epochs.epoch_draw import EpochDraw
+from siftback.epochs.passes import Pass, keep_apart
 from siftback.errors import ConfigError, LossError
 from siftback.processes.barrier import barrier
 from siftback.processes.distributed import rank_and_world
@@ -44,11 +45,16 @@ _BLOCK = 1 << 16  # examples of an order at a time
 
 
 class SelectiveSampler(Stateful, Sampler[int]):
-    """The order of each epoch, a function of seed and epoch, without what a rule left out of it.
+    """The order of each epoch, without what a rule left out of it.
 
-    What is left out is never read; what is left keeps the order of the whole epoch. A
-    `SelectiveLoader` with ``memory=`` puts one in place of a ``DataLoader``'s own. Alone, in any
-    ``DataLoader``, it needs the losses by index::
+    An epoch has as many indices as there are examples, whatever a rule leaves out: it consists of
+    *passes* over the data. Each is drawn when its first index is asked for, by the losses recorded
+    until then; its order is a function of ``seed`` and the number of the pass. A pass that an epoch
+    does not end goes on in the next one. With ``shorter_epochs``, each epoch is one pass. An epoch
+    in which the rule's schedule is off is one pass over everything.
+
+    What is left out is never read. A `SelectiveLoader` with ``memory=`` puts a sampler in place of
+    a ``DataLoader``'s own. Alone, in any ``DataLoader``, it needs the losses by index::
 
         sampler = SelectiveSampler(dataset, Memory(), epochs=20)
         loader = DataLoader(Indexed(dataset), batch_sampler=sampler.batches(128))
@@ -58,21 +64,24 @@ class SelectiveSampler(Stateful, Sampler[int]):
                 sampler.update(indices, losses)
 
     Each ``iter()`` gives the next epoch, unless `set_epoch` sets another one: an epoch that was
-    left early has ended. Only where a rule learns from training and no loss was recorded, as by a
-    look at one batch, the epoch begins again.
+    left early has ended, and so has its pass. Only where a rule learns from training and no loss
+    was recorded, as by a look at one batch, the epoch begins again. Workers of a ``DataLoader``
+    read ahead: a pass is then drawn that many batches earlier, without the losses of those.
 
     In a training of several processes each has a share of one common order, so they need the
     same ``seed``: of n examples, the process of rank r has those at r, r + world, r + 2 world and
     so on. The shares are disjoint and of ``n // world`` each, so that all processes make equally
-    many steps; the last ``n % world`` of the order are left out of that epoch. A rule with shards,
-    such as ``Memory(keep=0.5, shards=960)``, has each process read the examples of its `Shards`.
+    many steps; the last ``n % world`` of the order are left out of that pass. A rule with shards,
+    such as ``Memory(keep=0.5, shards=960)``, has each process read the examples of its `Shards`
+    instead, and a pass then ends with its epoch.
 
     Args:
         dataset: Anything with a length, which must not change.
-        rule: What draws each epoch's examples; None leaves none out.
+        rule: Draws the examples of each pass; None leaves none out.
         shuffle: Whether each epoch has an order of its own.
         seed: Of the orders and the draws.
         epochs: Of the whole training, where the rule counts in shares of it.
+        shorter_epochs: Whether each epoch is one pass, shorter by what the rule leaves out of it.
         rank: Which process this is; by default that of ``torch.distributed`` where it is
             initialised, else 0.
         world: How many there are, likewise. ``rank=0, world=1`` has everything, such as in a
@@ -80,7 +89,9 @@ class SelectiveSampler(Stateful, Sampler[int]):
 
     Attributes:
         examples: How many there are, for all processes.
-        draw: What this epoch's draw is, an `EpochDraw`; None without a rule.
+        draw: Draws the passes, an `EpochDraw`; None without a rule.
+        batch_size: Examples per batch, where `batches` or a `SelectiveLoader` said it: where a pass
+            begins within a batch, the batch then has no example twice.
 
     Raises:
         ConfigError: If ``rank`` is none of ``world`` processes, there are fewer examples than
@@ -91,8 +102,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
     >>> list(sampler)
     [3, 0, 1, 2]
     >>> sampler.update(torch.arange(4), torch.tensor([0.1, 0.2, 2.0, 3.0]))
-    >>> len(sampler), list(sampler)
-    (2, [2, 0])
+    >>> len(sampler), list(sampler)  # two passes
+    (4, [2, 0, 3, 2])
     >>> list(SelectiveSampler(range(5), shuffle=False, rank=1, world=2))
     [1, 3]
     """
@@ -107,6 +118,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         shuffle: bool = True,
         seed: int = 0,
         epochs: float | None = None,
+        shorter_epochs: bool = False,
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
@@ -131,6 +143,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
                 "processes, each of which needs one: start fewer processes, or give more examples"
             )
         self.shuffle, self.seed = check_flag("shuffle", shuffle), check_seed(seed)
+        check_flag("shorter_epochs", shorter_epochs)
+        self.batch_size = 1
         self.draw: EpochDraw | None = None
         self._own_draw: EpochDraw | None = None  # the draw that this sampler makes itself
         if rule is not None:
@@ -142,7 +156,12 @@ class SelectiveSampler(Stateful, Sampler[int]):
             check_rule_fits(rule, self.examples)
             rule.grow(self.examples)
             self.draw = self._own_draw = EpochDraw(
-                rule, epochs=epochs, seed=seed, rank=self.rank, world=self.world
+                rule,
+                epochs=epochs,
+                seed=seed,
+                rank=self.rank,
+                world=self.world,
+                shorter=shorter_epochs,
             )
         self._dataset = dataset
         self._epoch = self._last = 0  # the next epoch, and the one that was begun last
@@ -159,8 +178,9 @@ class SelectiveSampler(Stateful, Sampler[int]):
     def batches(self, batch_size: int, drop_last: bool = False) -> SelectiveBatches:
         """Returns a batch sampler of this order, for ``DataLoader(batch_sampler=...)``.
 
-        It has no batch of a single row, at which batch normalisation stops, in an epoch from which
-        the rule leaves examples out; PyTorch's own has one whenever one row is left over.
+        With ``shorter_epochs`` it has no batch of a single row, at which batch normalisation
+        stops, in an epoch from which the rule leaves examples out. Its batches are otherwise those
+        of PyTorch's ``BatchSampler``.
 
         Args:
             batch_size: Examples per batch.
@@ -168,14 +188,13 @@ class SelectiveSampler(Stateful, Sampler[int]):
 
         >>> from siftback import Epochs, Memory
         >>> sampler = SelectiveSampler(range(6), Memory(keep=0.7, warmup=Epochs(0)), seed=1)
-        >>> [len(batch) for batch in sampler.batches(3)]
-        [2, 2]
+        >>> [len(batch) for batch in sampler.batches(4)]
+        [4, 2]
         """
+        self.batch_size = batch_size
         return SelectiveBatches(self, batch_size, drop_last, self._leaves_out)
 
     def _leaves_out(self) -> bool:
-        if self._own_draw and self._current == _NONE:
-            return self._own_draw.count(self._epoch) != self._own_draw.count_whole
         return bool(self.draw and self.draw.leaves_out)
 
     def resume(self, epoch: int) -> None:
@@ -210,26 +229,45 @@ class SelectiveSampler(Stateful, Sampler[int]):
             raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
         indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
-        self.draw.update(indices, losses, self._last, **predictions)
+        self.draw.update(indices, losses, self.draw.passes[-1].number, **predictions)
 
     def order(self, epoch: int) -> Iterator[Tensor]:
-        """Yields this process's examples of an epoch in their order, as drawn last: int64[n]."""
-        draw = self.draw
-        if draw and draw.rule.shards:
-            weights = draw.weights if draw.draws else None
-            quota = draw.drawn // draw.rule.shards.count
-            yield from draw.rule.shards.order(weights, quota, self.seed, epoch, self.shuffle)
+        """Yields this process's examples of the current epoch in their order: int64[n].
+
+        Args:
+            epoch: The epoch, whose number is that of its pass where there is no rule.
+        """
+        if not self.draw:
+            yield from self._order_of_pass(epoch, self.examples)
             return
-        drawn = draw.drawn if draw else self.examples
+        yield from self.draw.order(self._order_of, self.draw.draw_pass, self.batch_size)
+
+    def _order_of(self, drawn: Pass) -> Iterator[Tensor]:
+        """Yields this process's examples of a pass in their order: int64[n]."""
+        weights, shards = (
+            drawn.weights if drawn.draws else None,
+            self.draw and self.draw.rule.shards,
+        )
+        if shards:
+            quota = drawn.drawn // shards.count
+            blocks = shards.order(weights, quota, self.seed, drawn.number, self.shuffle)
+        else:
+            blocks = self._order_of_pass(drawn.number, drawn.drawn, weights)
+        for block in blocks:
+            yield keep_apart(block, drawn.neighbors, self.batch_size)
+
+    def _order_of_pass(
+        self, number: int, drawn: int, weights: Tensor | None = None
+    ) -> Iterator[Tensor]:
         end, start = drawn // self.world * self.world, 0
         if self.shuffle:
-            blocks = shuffled(self.examples, self.seed, epoch)
+            blocks = shuffled(self.examples, self.seed, number)
         else:
             starts = range(0, self.examples, _BLOCK)
             blocks = (torch.arange(i, min(i + _BLOCK, self.examples)) for i in starts)
         for indices in blocks:
-            if draw and draw.draws:
-                indices = indices[draw.weights[indices] != 0]
+            if weights is not None:
+                indices = indices[weights[indices] != 0]
             yield indices[: end - start][(self.rank - start) % self.world :: self.world]
             start = min(start + len(indices), end)
 
@@ -241,24 +279,19 @@ class SelectiveSampler(Stateful, Sampler[int]):
         return order
 
     def __len__(self) -> int:
-        """Returns the length of the current epoch, or of the next one where none is begun.
+        """Returns the number of this process's examples in an epoch.
 
         Raises:
-            TypeError: If the rule cannot know before it has drawn.
+            TypeError: With ``shorter_epochs``, before the epoch is begun.
         """
         if not self.draw:
             return self.examples // self.world
-        if not self._own_draw or self._current != _NONE:
-            return self.draw.drawn // self.world
-        count = self.draw.count(self._epoch)
-        # In warm-up too: an error is of use in the first epoch, not hours later.
-        if count is None or self.draw.rule.count(self._epoch) is None:
+        if self.draw.shorter and self._own_draw and self._current == _NONE:
             raise TypeError(
-                f"how many examples {type(self.draw.rule).__name__} draws is not known before the "
-                "epoch begins: ask within the epoch, or take a rule of a fixed count, such as "
-                "Memory(keep=0.5), where a length is needed"
+                "how long an epoch is is not known before it begins with shorter_epochs=True: ask "
+                "within the epoch, or leave shorter_epochs= out where a length is needed"
             )
-        return count // self.world
+        return self.draw.length
 
     def __bool__(self) -> bool:
         return True  # not by its length, which may be unknown
@@ -306,7 +339,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
 
     def end(self) -> None:
         """Ends the epoch that was begun."""
-        if self._own_draw:
+        if self._own_draw and self._current != _NONE:
+            self._own_draw.end()
             self._current = _NONE
 
     def settings(self) -> dict[str, Any]:

@@ -349,6 +349,7 @@ class SelectiveTrainerMixin(Trainer):
             shuffle=settings.train_sampling_strategy != "sequential",
             seed=self._seed,
             epochs=self._plan.epochs,
+            shorter_epochs=True,
             rank=settings.process_index,
             world=settings.world_size,
         )

@@ -120,7 +120,14 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
             )
         examples = range(tree.size(data)) if self._is_arrays else data
         self._sampler = SelectiveSampler(
-            examples, memory, shuffle=shuffle, seed=seed, epochs=epochs, rank=0, world=1
+            examples,
+            memory,
+            shuffle=shuffle,
+            seed=seed,
+            epochs=epochs,
+            shorter_epochs=True,
+            rank=0,
+            world=1,
         )
         self._order: Tensor | None = None  # int64[n], that of the epoch in training
         self._first = 0  # the batch of it that fit() begins with

@@ -25,6 +25,12 @@ class ScoringPipeline(Pipeline):
         """See `Pipeline.reweights`."""
         return self.selection.selector.reweights
 
+    @property
+    def share(self) -> float:
+        """See `Pipeline.share`."""
+        is_on = self.schedule.is_on(self.done, self.epochs)
+        return self.schedule.keep(self.done, self.epochs, own=self.selection.keep) if is_on else 1.0
+
     def check_lengths(self) -> None:
         """Checks nothing: a sampler of PyTorch's follows a data set that grows."""
 

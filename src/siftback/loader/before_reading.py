@@ -4,7 +4,6 @@ rule.draw ─► order ─► DataLoader ─► batch ─► your forward ─►
 """
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from siftback.batches import tree
 from siftback.batches.batch import Batch
-from siftback.batches.indices import IndexCheck, check_length, length_of
+from siftback.batches.indices import IndexCheck, check_length, examples_of, length_of
 from siftback.batches.order import (
     batches_of,
     has_indices_within,
@@ -23,11 +22,11 @@ from siftback.batches.order import (
     sampler_of,
 )
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.loader_order import FilteredSampler, repeats
+from siftback.epochs.loader_order import repeats
 from siftback.epochs.sampler import check_rule_fits
 from siftback.errors import BatchError
 from siftback.loader.pipeline import Epoch, Pipeline
-from siftback.loader.wrapped import check_each_once, is_own_size, no_indices, read_of
+from siftback.loader.wrapped import is_own_size, no_indices, read_of
 
 
 @dataclass(eq=False, kw_only=True)
@@ -61,21 +60,28 @@ class DrawingPipeline(Pipeline):
             self.splits = True
             self.leaves_out_read |= self.selection.leaves_out
         inner = getattr(batches, "sampler", None)
+        # Else a last batch of a single row is only known as it comes.
+        is_known = hasattr(getattr(inner, "sampler", inner), "__len__") and is_plain(batches)
         self.gives_as_read = (
             source.is_ordered
-            # Else a last batch of a single row is only known as it comes.
-            and hasattr(getattr(inner, "sampler", inner), "__len__")
-            and is_plain(batches)
+            and (is_known or not draw.shorter)
             and not self.regroups
-            and self.pool.drop_last == batches.drop_last
+            and self.pool.drop_last == getattr(batches, "drop_last", self.pool.drop_last)
         )
         self._check: IndexCheck | None = None
         if not self.gives_as_read or draw.sampler:
             # A sampler of the user's own repeats what it is meant to.
             may_repeat = repeats(sampler_of(self.wrapped)) or bool(draw.sampler)
-            may_repeat |= has_indices_within(source.loader)
+            may_repeat |= has_indices_within(source.loader) or not draw.shorter
             rows_of = draw.rows_of if draw.rule.shards else None
             self._check = IndexCheck(self.examples, repeats=may_repeat, rows_of=rows_of)
+
+    @property
+    def share(self) -> float:
+        """See `Pipeline.share`."""
+        if self.selection and self.draw.current.is_scoring:
+            return self.selection.keep
+        return self.draw.share
 
     @property
     def lr_scale(self) -> float:
@@ -126,8 +132,12 @@ class DrawingPipeline(Pipeline):
         admitted = super().admit(batch)
         count = batch.requested or batch.size
         self.stats.seen += count
-        if draw.draws and self.reads_drawn:
-            self._count_unread(draw.advance(count) - count)
+        self.stats.seconds_selection += draw.seconds
+        draw.seconds = 0.0
+        if self.reads_drawn:
+            passed = draw.advance(count)
+            if draw.draws:
+                self._count_unread(passed - count)
         if self._check:
             self._check.check(indices, source.place)
             draw.admit(indices)
@@ -140,7 +150,7 @@ class DrawingPipeline(Pipeline):
             rows = weights.nonzero().squeeze(1)
             return batch.keep(rows, weights[rows])
         if self.selection:
-            is_pass = self.draw.is_pass(self.source.epoch)
+            is_pass = self.draw.current.is_scoring
             return self.select_by_scores(self.selection, batch, is_pass=is_pass)
         return batch
 
@@ -148,7 +158,7 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.count_scored`."""
         super().count_scored(batch, scores)
         indices: Any = batch.indices
-        self.draw.rescore(indices, scores.float().cpu(), self.source.epoch)
+        self.draw.rescore(indices, scores.float().cpu(), self.draw.current.number)
 
     def check_lengths(self) -> None:
         """See `Pipeline.check_lengths`."""
@@ -161,11 +171,9 @@ class DrawingPipeline(Pipeline):
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""
         super().begin_whole_epoch(number, again=again)
-        started = time.perf_counter()
         self._begin_check()
         self.draw.begin(number, again=again)
         self._pass_drawn()
-        self.stats.seconds_selection += time.perf_counter() - started
 
     def leaves_out_unread(self) -> bool:
         """See `Pipeline.leaves_out_unread`."""
@@ -175,7 +183,17 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.end_source`."""
         if self.draw.draws and self.reads_drawn:
             self._count_unread(self.draw.remaining)
+        self.draw.end()
         super().end_source(epoch)
+
+    def leave_source(self) -> None:
+        """See `Pipeline.leave_source`."""
+        self.draw.leave()
+        super().leave_source()
+
+    def pass_of(self, epoch: Epoch) -> int:
+        """See `Pipeline.pass_of`."""
+        return self.draw.current.number
 
     def end_epoch(self, epoch: Epoch) -> None:
         """See `Pipeline.end_epoch`."""
@@ -188,50 +206,51 @@ class DrawingPipeline(Pipeline):
             )
         super().end_epoch(epoch)
 
+    def plan_steps(self, number: int) -> int:
+        """See `Pipeline.plan_steps`."""
+        if not self.draw.shorter and self.gives_as_read:
+            return len(self.source.loader)
+        return super().plan_steps(number)
+
     def plan_rows(self, number: int) -> tuple[int, bool]:
         """See `Pipeline.plan_rows`."""
-        draw, loader = self.draw, self.source.loader
-        if self.selection and draw.plans_pass(number):
-            return self.scored_rows(self.selection, number)
-        sampler = sampler_of(loader)
-        whole = sampler.whole if isinstance(sampler, FilteredSampler) else None
-        count = draw.count(number, whole)
-        if count is None:
-            raise self._not_counted()
-        check_each_once(loader)
-        is_whole = count == (draw.count_whole if whole is None else whole)
-        return read_of(loader, count // draw.world), is_whole
+        if self.draw.shorter:
+            raise TypeError(
+                "how long an epoch is is not known before it begins where it is one pass over the "
+                "data (shorter_epochs=True, a rule with scoring passes, or a loader that cannot "
+                "leave examples unread): ask for len(loader) within the epoch, or follow "
+                "loader.progress in place of a number of steps"
+            )
+        return self.begun_rows(number)
 
     def begun_rows(self, number: int) -> tuple[int, bool]:
         """See `Pipeline.begun_rows`."""
         draw, loader = self.draw, self.source.loader
-        if self.selection and draw.is_pass(number):
+        if self.selection and draw.current.is_scoring:
             return self.scored_rows(self.selection, number)
-        if is_trackable(loader) and is_plain(batches_of(loader)):
-            return read_of(loader, len(sampler_of(loader))), not draw.leaves_out
-        check_each_once(loader)
-        return read_of(loader, draw.drawn // draw.world), not draw.leaves_out
+        examples = draw.drawn // draw.world
+        if is_trackable(loader):
+            if not is_plain(batches_of(loader)):
+                raise TypeError("the batches of a batch sampler of one's own are not counted")
+            examples = len(sampler_of(loader))
+        elif examples_of(loader) is None:
+            raise TypeError("the examples of a stream are not counted")
+        return read_of(loader, examples), not draw.leaves_out
 
     def estimate_to_come(self, number: int) -> float:
         """See `Pipeline.estimate_to_come`."""
         draw, loader = self.draw, self.source.loader
-        if draw.is_pass(number) or not is_trackable(loader) or draw.to_read is None:
+        if draw.current.is_scoring or not is_trackable(loader) or draw.to_read is None:
             return math.inf
         # A batch sampler of the user's own may give fewer, of which nothing depends on this.
         is_own = not draw.draws and is_own_size(loader, self.pool)
         return math.inf if is_own else draw.to_read
 
-    def check_counted(self, number: int) -> None:
-        """See `Pipeline.check_counted`."""
-        super().check_counted(number)
-        if self.draw.rule.count(number) is None:
-            raise self._not_counted()
-
     def members(self) -> dict[str, Any]:
         """See `Pipeline.members`."""
         return {**super().members(), "draw": self.draw}
 
-    def load_flow(self, state: dict[str, Any], progress: tuple[int, int] | None = None) -> None:
+    def load_flow(self, state: dict[str, Any], progress: int | None = None) -> None:
         """Goes on as `Pipeline.load_flow` does.
 
         Args:
@@ -241,7 +260,7 @@ class DrawingPipeline(Pipeline):
         super().load_flow(state)
         self._begin_check()  # as batches that were done do not come here again
         self._pass_drawn()
-        if progress:
+        if progress is not None:
             self.draw.progress = progress
         if self.loaded:
             self.loaded = partial(self.load_flow, state, self.draw.progress)
@@ -266,10 +285,3 @@ class DrawingPipeline(Pipeline):
         self.stats.seen += count
         self.stats.considered += count
         self.stats.unread += count
-
-    def _not_counted(self) -> TypeError:
-        return TypeError(
-            f"how many examples {type(self.draw.rule).__name__} draws is not known before the "
-            "epoch begins: ask for len(loader) within the epoch, take a rule of a fixed count, "
-            "such as Memory(keep=0.5), or follow loader.progress in place of a number of steps"
-        )

@@ -154,6 +154,7 @@ class SelectiveLoader:
         memory: EpochRule | None = None,
         schedule: Schedule | None = None,
         epochs: float | None = None,
+        shorter_epochs: bool = False,
         pool: Pool | None = None,
         exact: bool | None = None,
         attach: bool = False,
@@ -172,16 +173,25 @@ class SelectiveLoader:
         check_flag("attach", attach)
         self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
-        draw = resolve_draw(loader, memory, epochs, schedule, seed)
+        check_flag("shorter_epochs", shorter_epochs)
+        draw = resolve_draw(loader, memory, epochs, schedule, seed, shorter_epochs=shorter_epochs)
         source = open_source(loader, draw, seed)
         if draw is None:
+            if shorter_epochs:
+                raise ConfigError(
+                    "shorter_epochs=True without memory=: batches that are selected after they "
+                    "were read always make shorter epochs; leave it out"
+                )
             selector = resolve_loader_selector(selector, keep, model)
             self.schedule = check_schedule(schedule, by_losses=selector.needs_scores)
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
             self.schedule.check_selector(selector)
         else:
             name = type(draw.rule).__name__
-            for argument, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):
+            given = {"keep": keep, "selector": selector, "scorer": scorer}
+            if not draw.rule.needs_passes:
+                given["exact"] = exact
+            for argument, value in given.items():
                 if value is not None:
                     raise ConfigError(
                         f"both memory={name}(...) and {argument}= given: the rule chooses; leave "
@@ -438,6 +448,11 @@ class SelectiveLoader:
     def left_out(self) -> Tensor:
         """int64[n], the examples left out unread of this epoch, or of the one just done."""
         return self._pipeline.left_out
+
+    @property
+    def share(self) -> float:
+        """Share of the examples that is trained on: of this pass, or that selection is to keep."""
+        return self._pipeline.share
 
     @property
     def lr_scale(self) -> float:

@@ -169,6 +169,11 @@ class Pipeline(ABC):
         return int(getattr(sampler, "world", getattr(sampler, "num_replicas", 1))) > 1
 
     @property
+    @abstractmethod
+    def share(self) -> float:
+        """Share of the examples that is trained on."""
+
+    @property
     def lr_scale(self) -> float:
         """Factor of the learning rate in this epoch."""
         return 1.0
@@ -309,7 +314,7 @@ class Pipeline(ABC):
         """
         weights = batch.loss_weights()
         self.stats.released += batch.size
-        self.record.give(weights, batch.indices, epoch.number, self.reweights)
+        self.record.give(weights, batch.indices, self.pass_of(epoch), self.reweights)
         epoch.batches += 1
         selection = self.selection
         if selection and selection.follows_steps:
@@ -318,6 +323,10 @@ class Pipeline(ABC):
         self.done = self.done_next
         self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
         return batch.with_columns(weights) if self.attach else batch.data
+
+    def pass_of(self, epoch: Epoch) -> int:
+        """Returns which pass over the data a batch that is given in an epoch is of."""
+        return epoch.number
 
     def finish_step(self) -> None:
         """Ends the step with the batch given last: training asks for the next one, or for state."""
@@ -437,8 +446,12 @@ class Pipeline(ABC):
                 "on within it, load a state that was saved there",
                 stacklevel=5,
             )
-            source.end_epoch()
+            self.leave_source()
         return False
+
+    def leave_source(self) -> None:
+        """Moves the source to the next epoch, though it has batches of this one."""
+        self.source.end_epoch()
 
     def drop_remaining(self) -> None:
         """Drops what is left of an epoch of which training did not ask for all batches."""
@@ -456,6 +469,8 @@ class Pipeline(ABC):
             self.finish_step()
             if not epoch.is_over and source.is_exhausted:
                 self.end_source(epoch)
+            else:
+                self.leave_source()
             self.drop_remaining()
             self.epoch = NO_EPOCH
         source.set_epoch(number)
@@ -534,7 +549,6 @@ class Pipeline(ABC):
         if is_begun and self.known_steps is not None:
             return self.known_steps
         number = self.epoch.number if is_open else self.next_epoch
-        self.check_sized()
         self.check_counted(number)
         return self.plan_steps(number)
 

@@ -29,6 +29,8 @@ def resolve_draw(
     epochs: float | None,
     schedule: Schedule | None,
     seed: int,
+    *,
+    shorter_epochs: bool,
 ) -> EpochDraw | None:
     """Returns the draw by a rule: the one given, or that of the loader's own `SelectiveSampler`.
 
@@ -38,6 +40,8 @@ def resolve_draw(
         epochs: Of the whole training; None where it is not known.
         schedule: In place of the rule's own.
         seed: Of the draws by a rule that was given.
+        shorter_epochs: Whether each epoch is one pass, as it is in any case where examples cannot
+            be left unread, or scoring passes refresh the rule.
 
     Raises:
         ConfigError: If ``memory`` is not a rule, or there are two; or if the data set has another
@@ -60,6 +64,7 @@ def resolve_draw(
                 )
             memory, seed = rule, sampler.seed
             epochs = sampler.draw.epochs if epochs is None else epochs
+            shorter_epochs |= sampler.draw.shorter
     if memory is None:
         return None
     rule, examples = checked_rule("memory", memory), examples_of(loader)
@@ -81,6 +86,7 @@ def resolve_draw(
         rank=rank,
         world=world,
         rows=ExampleRows() if examples is None else None,
+        shorter=shorter_epochs or rule.needs_passes or not is_trackable(loader),
     )
 
 
@@ -213,7 +219,7 @@ def sizes_of(loader: Any) -> tuple[int, int, int]:
         TypeError: If it cannot say.
     """
     batches, sampler = batches_of(loader), sampler_of(loader)
-    if isinstance(sampler, FilteredSampler):  # whose length is of the last epoch
+    if isinstance(sampler, FilteredSampler):  # whose length may be of the last epoch
         sampler = sampler.sampler
     with suppress(TypeError):  # of a sampler without a length
         if is_trackable(loader) and is_plain(batches):
@@ -227,30 +233,3 @@ def sizes_of(loader: Any) -> tuple[int, int, int]:
         "it is read: follow loader.progress in place of a number of steps, or wrap a "
         "DataLoader of a map-style data set"
     )
-
-
-def check_each_once(loader: Any) -> None:
-    """Checks that a loader gives each drawn example once.
-
-    Raises:
-        TypeError: If it may not, or how many there are is not known.
-    """
-    if not is_trackable(loader):
-        if examples_of(loader) is None:
-            raise TypeError(
-                f"how many examples a {type(loader).__name__} has is not known before an epoch is "
-                "over: follow loader.progress in place of a number of steps"
-            )
-        return
-    batches, sampler = batches_of(loader), sampler_of(loader)
-    kind, is_known = sampler, getattr(sampler, "replays", False)
-    if isinstance(sampler, FilteredSampler):
-        kind, is_known = sampler.sampler, sampler.whole is not None
-    if not is_plain(batches):
-        kind, is_known = batches, False
-    if not is_known:
-        raise TypeError(
-            f"how many examples of a {type(kind).__name__} are drawn is not known before the "
-            "epoch begins: follow loader.progress in place of a number of steps, or give the "
-            "DataLoader shuffle=True or a SubsetRandomSampler in place of it"
-        )

@@ -201,15 +201,6 @@ class EpochRule(Stateful, ABC):
         """Returns whether an epoch, in which its schedule is on, has a scoring pass."""
         return False
 
-    def plans_pass(self, epoch: int, is_on: Callable[[int], bool]) -> bool:
-        """Returns whether an epoch has a scoring pass in a training from first epoch to last.
-
-        Args:
-            epoch: The epoch.
-            is_on: Tells whether the schedule is on in an epoch.
-        """
-        return False
-
     def update(
         self,
         indices: Tensor,
@@ -435,14 +426,6 @@ class RefreshedRule(EpochRule):
     def is_pass(self, epoch: int) -> bool:
         """Returns whether an epoch has a scoring pass: the first one, and then every n-th."""
         return not 0 < epoch - self._last_pass < self.every
-
-    def plans_pass(self, epoch: int, is_on: Callable[[int], bool]) -> bool:
-        """Returns whether an epoch has a scoring pass in a training from first epoch to last."""
-        last = -self.every
-        for earlier in range(epoch + 1):
-            if earlier - last >= self.every and is_on(earlier):
-                last = earlier
-        return last == epoch
 
     def scores(self, epoch: int) -> Tensor:
         """Returns float32[rows], see `predicted`."""

@@ -348,6 +348,10 @@ class LoaderBatches(TrainingBatches):
         settings = job.settings
         self.exact = fresh_scorer(settings)
         images = isinstance(job.data, ImageData)
+        choice = self.selection()
+        memory = choice.get("memory")
+        if not memory or memory.needs_passes:
+            choice["exact"] = False  # as the papers draw
         self.loader = self.source = SelectiveLoader(
             model=job.model,
             losses=self._scored_losses,
@@ -355,8 +359,8 @@ class LoaderBatches(TrainingBatches):
             # All batches are full, and examples that fill none are carried to the next epoch.
             pool=Pool(settings.batch_size, drop_last="carry", pad=None if images else PADDING),
             seed=job.run.seed,
-            exact=False,  # as the papers draw
-            **self.selection(),
+            shorter_epochs=memory is not None,  # whose cost is compared at equal backward passes
+            **choice,
         )
         self.stats = self.loader.stats
 

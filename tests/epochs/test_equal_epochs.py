@@ -1,0 +1,297 @@
+"""Epochs of as many batches as the wrapped loader has, whatever a rule leaves out of each pass."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from remembering import RULES, Numbered, by_rule, epoch_of, plain, ruled, spread, steps_of
+from resuming import check_resumes
+from siftback import Epochs, Memory, SelectiveLoader, SelectiveSampler, Share
+from siftback.batches.pool import Pool
+from siftback.errors import BatchError
+from siftback.rules.infobatch import InfoBatch
+from siftback.rules.kakurenbo import Kakurenbo
+from siftback.rules.rs2 import RS2
+from toys import seeded
+
+COUNT, SIZE, EPOCHS = 44, 8, 5
+# One masters all, and one is left with examples that a sampler with replacement may not give.
+DRAWING = {
+    name: rule for name, rule in RULES.items() if name not in ("ies", "ratio memory, guarded")
+}
+every_rule = pytest.mark.parametrize("rule", DRAWING.values(), ids=DRAWING)
+
+
+def own_batches(data):
+    """A DataLoader with a batch sampler of the user's own, whose batches differ in size."""
+
+    class Uneven(BatchSampler):
+        def __iter__(self):
+            for batch in super().__iter__():
+                yield from (batch[:5], batch[5:]) if len(batch) > 5 else (batch,)
+
+        def __len__(self):
+            return len(list(iter(BatchSampler(range(len(self.sampler)), SIZE, False)))) * 2 - 1
+
+    return DataLoader(data, batch_sampler=Uneven(SelectiveSampler(data), SIZE, False))
+
+
+LOADERS = {
+    "shuffled": plain,
+    "in order": lambda data: plain(data, shuffle=False),
+    "drop_last": lambda data: plain(data, drop_last=True),
+    "workers": lambda data: plain(data, num_workers=2),
+    "a last row": lambda data: plain(Subset(data, range(SIZE * 5 + 1))),
+    "one batch": lambda data: plain(data, COUNT + 5),
+    "a subset sampler": lambda data: DataLoader(
+        data, SIZE, sampler=SubsetRandomSampler(range(3, COUNT, 2), generator=seeded(1))
+    ),
+    "a weighted sampler": lambda data: DataLoader(
+        data, SIZE, sampler=WeightedRandomSampler(torch.ones(COUNT), 43, generator=seeded(1))
+    ),
+    "a batch sampler of one's own": own_batches,
+}
+every_loader = pytest.mark.parametrize("wrap", LOADERS.values(), ids=LOADERS)
+
+
+def sizes_of(loader):
+    return [len(batch["number"]) for batch in loader]
+
+
+@every_rule
+@every_loader
+def test_epochs_have_the_batches_of_the_wrapped_loader(rule, wrap):
+    data = Numbered(spread(COUNT))
+    expected = sizes_of(wrap(data))
+    loader = ruled(rule(), wrapped=wrap(data), epochs=EPOCHS)
+    lengths = {len(loader), loader.steps(0), loader.steps(EPOCHS - 1)}
+    for epoch in range(EPOCHS):
+        sizes = []
+        for numbers, _ in steps_of(loader, epoch):
+            lengths.add(len(loader))
+            sizes.append(len(numbers))
+        assert sizes == expected
+        lengths.add(len(loader))
+    assert lengths == {len(expected)}
+    assert loader.total_steps == EPOCHS * len(expected)
+    assert loader.progress == 1.0
+
+
+@every_rule
+@pytest.mark.parametrize("size", [3, 11])
+def test_a_pool_makes_as_many_batches_as_of_whole_epochs(rule, size):
+    data, expected = Numbered(spread(COUNT)), -(-COUNT // size)
+    loader = ruled(rule(), wrapped=plain(data), epochs=EPOCHS, pool=Pool(size))
+    assert loader.total_steps == EPOCHS * expected
+    for epoch in range(EPOCHS):
+        assert len([*steps_of(loader, epoch)]) == len(loader) == expected
+
+
+@every_rule
+@pytest.mark.parametrize("size", [5, 8])
+def test_no_batch_has_an_example_twice(rule, size):
+    loader = ruled(rule(), wrapped=plain(Numbered(spread(COUNT)), size), epochs=EPOCHS)
+    passes = set()
+    for epoch in range(EPOCHS):
+        for numbers, _ in steps_of(loader, epoch):
+            current = loader._pipeline.draw.current
+            assert len(set(numbers)) == len(numbers) or current.size < 2 * size
+            passes.add(current.number)
+    assert len(passes) >= EPOCHS
+
+
+def test_passes_follow_each_other_within_epochs_and_over_their_ends():
+    rule = RS2(0.3, warmup=Epochs(0))  # 13 of 43, from one permutation after the other
+    loader = ruled(rule, wrapped=plain(Numbered(spread(43)), 4), epochs=6)
+    numbers = list(itertools.chain.from_iterable(epoch_of(loader) for _ in range(6)))
+    assert len(numbers) == 6 * 43
+    size = rule.count(0)
+    for start in range(0, len(numbers) - size, size):
+        drawn = numbers[start : start + size]
+        assert len(set(drawn)) == size  # one pass
+    assert set(numbers[: 4 * size]) == set(range(43))  # by RS2's permutation
+
+
+def test_a_pass_is_drawn_by_all_losses_recorded_until_its_first_example():
+    seen = []
+
+    class Noting(Memory):
+        def draw(self, epoch, generator):
+            seen.append((epoch, self.values[:, 0].clone()))
+            return super().draw(epoch, generator)
+
+    rule = Noting(0.25, floor=0.0, warmup=Epochs(1))
+    loader = ruled(rule, wrapped=plain(Numbered(spread(40)), 10), epochs=3)
+    remembered = torch.full((40,), torch.nan)
+    draws = 0
+    for epoch in range(3):
+        for step, batch in enumerate(loader):
+            if len(seen) > draws:  # with the first example of this batch
+                assert torch.equal(seen[-1][1].nan_to_num(-1), remembered.nan_to_num(-1))
+                draws = len(seen)
+            losses = batch["loss"] * (1 + epoch * 4 + step)
+            loader.record(losses)
+            remembered[batch["number"]] = losses
+    assert [number for number, _ in seen] == [*range(1, 9)]  # four passes in each of two epochs
+
+
+def test_orders_are_a_function_of_seed_and_pass():
+    def numbers(seed):
+        rule = RS2(0.4, warmup=Epochs(1))
+        loader = SelectiveLoader(plain(Numbered(spread(30))), memory=rule, epochs=4, seed=seed)
+        return [batch["number"].tolist() for _ in range(4) for batch in loader]
+
+    assert numbers(1) == numbers(1) != numbers(2)
+    sampler = SelectiveSampler(range(30), seed=1)
+    whole = [index for batch in numbers(1)[:4] for index in batch]
+    assert whole == list(sampler)  # the warm-up, in the order of a plain sampler
+
+
+def test_the_tail_is_one_pass_over_everything():
+    rule = Memory(0.3, warmup=Epochs(1), tail=Epochs(1))
+    loader = ruled(rule, wrapped=plain(Numbered(spread(COUNT))), epochs=5)
+    epochs = [epoch_of(loader) for _ in range(5)]
+    assert sorted(epochs[0]) == sorted(epochs[4]) == list(range(COUNT))
+    assert all(len(set(numbers)) < COUNT for numbers in epochs[1:4])
+
+
+def test_an_epoch_that_was_left_ends_its_pass():
+    loader = ruled(RS2(0.9, warmup=Epochs(0)), wrapped=plain(Numbered(spread(40)), 10), epochs=9)
+    for batch in loader:
+        loader.record(batch["loss"])
+        break
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = next(iter(loader))["number"]
+    draw = loader._pipeline.draw
+    assert draw.current.number == 1
+    assert draw.current.start == 0
+    assert len(first) == 10
+
+
+def test_statistics_count_what_passes_left_out():
+    rule = RS2(0.25, warmup=Epochs(0))
+    loader = ruled(rule, wrapped=plain(Numbered(spread(40)), 10), epochs=3)
+    for epoch in range(3):
+        epoch_of(loader)
+        stats = loader.stats
+        read = 40 * (epoch + 1)
+        assert (stats.seen, stats.unread, stats.released) == (4 * read, 3 * read, read)
+    assert loader.share == 0.25
+
+
+def test_lr_scale_is_of_epochs_that_are_passes():
+    def scales(**options):
+        rule = Kakurenbo(0.5, warmup=Epochs(1))
+        loader = ruled(rule, wrapped=plain(Numbered(spread(40))), epochs=4, **options)
+        for epoch in range(4):
+            for _ in steps_of(loader, epoch):
+                yield loader.lr_scale
+
+    assert set(scales()) == {1.0}
+    assert max(scales(shorter_epochs=True)) > 1.0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_weights_are_those_of_the_pass_that_an_example_is_of(workers):
+    rule = InfoBatch(0.5, 1.0)
+    draws = []
+    draw = rule.draw
+
+    def noted(epoch, generator):
+        draws.append(draw(epoch, generator))
+        return draws[-1]
+
+    rule.draw = noted
+    loader = ruled(rule, wrapped=plain(Numbered(spread(40)), 12, num_workers=workers), epochs=8)
+    position, mixed = 0, 0
+    for epoch in range(8):
+        for numbers, weights in steps_of(loader, epoch):
+            for number, weight in zip(numbers, weights, strict=True):
+                ends = torch.tensor([int((drawn != 0).sum()) for drawn in draws]).cumsum(0)
+                drawn = draws[int((ends <= position).sum())]
+                assert weight == pytest.approx(float(drawn[number]))
+                position += 1
+            mixed += bool(((ends > position - len(numbers)) & (ends < position)).any())
+    assert mixed > 1  # batches in which a pass ends
+    assert len(draws) > 7
+
+
+EVERYTHING = {
+    "plain": plain,
+    "workers": lambda data: plain(data, num_workers=2),
+    "drop_last": lambda data: plain(data, drop_last=True),
+    "subset": LOADERS["a subset sampler"],
+    "weighted": LOADERS["a weighted sampler"],
+}
+
+
+@every_rule
+@pytest.mark.parametrize("source", EVERYTHING)
+def test_a_resume_at_every_step_changes_nothing(rule, source):
+    def make_source():
+        return EVERYTHING[source](Numbered(spread(COUNT)))
+
+    every = 9 if source == "workers" else 1 if source == "plain" else 4
+    check_resumes(by_rule(rule, make_source, epochs=4), every)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_have_equal_shares_of_each_pass(rank):
+    """Without processes: a rule that learns nothing draws the same in each."""
+
+    class Fixed(RS2):
+        pass
+
+    def orders(rank):
+        sampler = SelectiveSampler(range(41), rank=rank, world=2, seed=3)
+        return [list(sampler) for _ in range(2)]
+
+    mine, other = orders(rank), orders(1 - rank)
+    assert [len(order) for order in mine] == [20, 20]
+    assert not set(mine[0]) & set(other[0])
+
+
+def test_nothing_drawn_is_an_error():
+    class Nothing(Memory):
+        def draw(self, epoch, generator):
+            return torch.zeros(self.examples)
+
+    loader = ruled(Nothing(0.5, warmup=Epochs(1)), wrapped=plain(Numbered(spread(40))), epochs=3)
+    epoch_of(loader)
+    with pytest.raises(BatchError, match="Nothing draws 0 of 40"):
+        epoch_of(loader)
+
+
+def test_annealing_follows_progress_within_an_epoch():
+    from siftback import Annealing, Schedule
+
+    schedule = Schedule(
+        warmup=Epochs(0), anneal=Annealing("linear", first=0.5, last=0.25, until=Epochs(2))
+    )
+    rule = Memory(0.5, floor=0.0)
+    loader = ruled(rule, wrapped=plain(Numbered(spread(40)), 10), epochs=3, schedule=schedule)
+    sizes = []
+    for _ in range(3):
+        for batch in loader:
+            loader.record(batch["loss"])
+            sizes.append(loader._pipeline.draw.current.size)
+    assert sizes == sorted(sizes, reverse=True)
+    assert (sizes[0], sizes[-1]) == (20, 10)
+    assert len(set(sizes)) > 3
+
+
+def test_a_share_of_warmup_needs_epochs_as_before():
+    rule = Memory(0.5, warmup=Share(0.5))
+    loader = ruled(rule, wrapped=plain(Numbered(spread(40))), epochs=4)
+    epochs = [epoch_of(loader) for _ in range(4)]
+    assert [len(set(numbers)) == 40 for numbers in epochs] == [True, True, False, False]

@@ -44,6 +44,11 @@ class SelectionStats(ABC):
         return self.kept / self.considered if self.considered else 1.0
 
     @property
+    def left_out(self) -> int:
+        """Examples that selection left out, whether they were read or not."""
+        return self.considered - self.kept
+
+    @property
     def cost(self) -> int:
         """Forward and backward passes, a forward of an example being 1 and a backward 2."""
         return FORWARD * self.forwards + BACKWARD * self.backwards
@@ -74,6 +79,36 @@ class SelectionStats(ABC):
         derived = ("kept_share", "forwards", "backwards", "cost", "cost_share")
         numbers = vars(self) | {name: getattr(self, name) for name in derived}
         return {f"{prefix}{name}": float(number) for name, number in numbers.items()}
+
+    def log_entries(self, share: float) -> dict[str, float]:
+        """Returns the statistics that integrations log at each logging step of their framework.
+
+        Args:
+            share: Share of the examples that is kept now, in (0, 1]: by the pass over the data that
+                is under way, or by the selector as its schedule has it; 1 while all are kept.
+
+        Returns:
+            Five entries: ``sift/kept_fraction``, the share of the considered examples that was kept
+            so far, 1 before any was considered; ``sift/backwards``, backward passes so far, in
+            examples; ``sift/seconds_selection``, seconds in selection so far;
+            ``sift/left_out``, examples left out so far, read or not; and ``sift/share``, as passed.
+
+        >>> stats = Stats(seen=100, unread=30, considered=50, kept=20, released=70)
+        >>> for name, number in stats.log_entries(share=0.4).items():
+        ...     print(name, number)
+        sift/kept_fraction 0.4
+        sift/backwards 70.0
+        sift/seconds_selection 0.0
+        sift/left_out 30.0
+        sift/share 0.4
+        """
+        return {
+            "sift/kept_fraction": self.kept_share,
+            "sift/backwards": float(self.backwards),
+            "sift/seconds_selection": self.seconds_selection,
+            "sift/left_out": float(self.left_out),
+            "sift/share": share,
+        }
 
     def to_tensorboard(self, writer: Any, step: int) -> None:
         """Writes all numbers of `as_dict` as scalars.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -210,6 +211,7 @@ class SelectiveBackprop(Callback):
 
         rows, weights = selection.take(batch, score, skips=in_batch.skips())
         count, is_weighted = tree.size(rows), weights is not None
+        log_selection(step.module, selection.stats.log_entries(selection.share))
         checks = (from_step or is_weighted) and count > 1 and step.times.is_due()
         if not checks and not is_weighted:
             return step.own(rows, *args, **kwargs)
@@ -452,6 +454,7 @@ class SelectiveDataModule(LightningDataModule):
         if not step.is_recorded:
             catch.check_only(applied)
             loader.record(catch.calls[0].losses)
+        log_selection(step.module, loader.stats.log_entries(getattr(loader, "share", 1.0)))
         return output
 
 
@@ -484,6 +487,19 @@ class TrainLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Loads nothing."""
+
+
+def log_selection(module: Any, entries: dict[str, float]) -> None:
+    """Logs entries of `Stats.log_entries` by a module's own ``log``, the share in the bar too.
+
+    Lightning passes them to its loggers at each ``log_every_n_steps``-th step.
+    """
+    if module.trainer.barebones:  # which logs nothing, and would warn
+        return
+    # As tensors of the CPU: Lightning would put numbers on the accelerator, and wait for each.
+    values = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in entries.items()}
+    module.log("sift/share", values.pop("sift/share"), on_epoch=False, prog_bar=True)
+    module.log_dict(values, on_epoch=False)
 
 
 def as_datamodule(loader: Any, val_dataloaders: Any) -> Any:

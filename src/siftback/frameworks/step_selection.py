@@ -37,10 +37,11 @@ class StepSelection(Stateful):
     Attributes:
         in_batch: As passed.
         stats: What was done so far.
+        share: Share of the rows that the last batch was to keep; 1 where all were trained on.
     """
 
     def __init__(self, in_batch: InBatch, *, scores: bool = True) -> None:
-        self.in_batch, self.stats = in_batch, Stats()
+        self.in_batch, self.stats, self.share = in_batch, Stats(), 1.0
         self._scores, self._tried = scores, False
 
     def take(self, batch: Any, score: Score, *, skips: bool) -> tuple[Any, Tensor | None]:
@@ -63,9 +64,10 @@ class StepSelection(Stateful):
         if self._scores and (tries or not skips):
             losses, mask = score(tries)
         stats.seen += count
-        weights = None
+        weights, self.share = None, 1.0
         if not skips:
             selection = self.in_batch.select(losses, mask)
+            self.share = float(self.in_batch.selector.keep)  # as annealed for this batch
             weights = selection.weights if self.in_batch.selector.reweights else None
             stats.considered += count
             stats.scored += count * self._scores

@@ -8,6 +8,7 @@ from datasets import load_dataset
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 import transformers
+from siftback import Memory
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 
 
@@ -33,6 +34,10 @@ def main(method, keep, examples, epochs, out):
     size |= {"vocab_size": len(tokenizer), "intermediate_size": 128, "pad_token_id": 0}
     args = {"num_train_epochs": epochs, "learning_rate": 2e-3, "warmup_steps": 20}
     args |= {"report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
+    if method == "memory":
+        selection = {"memory": Memory(keep=keep)}
+    else:
+        selection = {"method": method, "keep": keep}
     trainer = MyTrainer(
         transformers.BertForSequenceClassification(transformers.BertConfig(**size)),
         transformers.TrainingArguments(out, per_device_train_batch_size=32, **args),
@@ -40,10 +45,9 @@ def main(method, keep, examples, epochs, out):
         eval_dataset=data["validation"].map(**encode),
         processing_class=tokenizer,
         compute_metrics=lambda found: {"accuracy": (found[0].argmax(1) == found[1]).mean()},
-        method=method,
-        keep=keep,
+        **selection,
     )
-    steps, stats = trainer.train().global_step, trainer.sift_stats
+    steps, stats = trainer.train().global_step, trainer.stats
     print(f"validation accuracy {trainer.evaluate()['eval_accuracy']:.1%} after {steps} steps")
     plain = f"plain training: {len(train) * epochs} of both"
     print(f"{stats.backwards} backwards and {stats.forwards} forwards; {plain}")

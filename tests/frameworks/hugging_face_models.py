@@ -152,7 +152,7 @@ def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None,
 
 def selection(method):
     if method == "memory":
-        return {"method": "memory", "memory": Memory(keep=0.5, warmup=Epochs(1))}
+        return {"memory": Memory(keep=0.5, warmup=Epochs(1))}
     return {"method": method, "keep": 1 / 2, "schedule": AT_ONCE}
 
 

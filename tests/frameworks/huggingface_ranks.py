@@ -38,7 +38,7 @@ class Keeping(Selective):
 
 def selection(method):
     if method == "memory":
-        return {"method": "memory", "memory": Remembering()}
+        return {"memory": Remembering()}
     return {"method": method, "keep": 1 / 2}
 
 
@@ -110,7 +110,7 @@ def decided(folder):
     )
     ours.compute_loss_func = of_labels
     ours.train()
-    return ours.sift_method
+    return ours.method
 
 
 def single_pass(folder):
@@ -125,7 +125,7 @@ def single_pass(folder):
         "kept": ours.kept,
         "gradients": ours.gradients,
         "evaluated": (ours.evaluate()["eval_loss"], plain.evaluate()["eval_loss"]),
-        "stats": (ours.sift_stats.seen, ours.sift_stats.backwards),
+        "stats": (ours.stats.seen, ours.stats.backwards),
     }
     if RESUMES_PROCESSES:
         place = str(folder / "single_pass" / "checkpoint-2")

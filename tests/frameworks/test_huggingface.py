@@ -80,8 +80,8 @@ def test_two_passes_are_a_loop_that_scores_and_trains_on_the_kept_rows(kind, tmp
     assert ours.batches == batches
     for weight, reference in zip(ours.model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(weight, reference)
-    assert ours.sift_stats.seen == ours.sift_stats.scored == 48
-    assert ours.sift_stats.backwards == 24
+    assert ours.stats.seen == ours.stats.scored == 48
+    assert ours.stats.backwards == 24
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -146,7 +146,7 @@ def test_steps_evaluations_and_learning_rates_are_those_of_a_plain_trainer(
     plain.train()
     assert Lengths(ours) == Lengths(plain)
     assert ours.state.global_step == ours.state.max_steps == Lengths(ours).scheduled
-    print(method, length, Lengths(ours), ours.sift_stats)
+    print(method, length, Lengths(ours), ours.stats)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -172,8 +172,8 @@ def test_a_training_resumed_within_an_epoch_is_the_same_bit_for_bit(method, kind
         assert again.state.global_step == steps
         assert again.batches == whole.batches[-len(again.batches) :]
         assert same(weights_of(again), weights_of(whole))
-        assert again.sift_stats.seen == whole.sift_stats.seen
-        assert again.sift_stats.backwards == whole.sift_stats.backwards
+        assert again.stats.seen == whole.stats.seen
+        assert again.stats.backwards == whole.stats.backwards
 
 
 def test_evaluation_is_not_selected(tmp_path):
@@ -190,12 +190,12 @@ def test_evaluation_is_not_selected(tmp_path):
         plain = trainer(tmp_path, "language model", of=Plain, model=ours.model)
         assert ours.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
         assert within[-1]["eval_loss"] == plain.evaluate()["eval_loss"]
-        before = copy.copy(ours.sift_stats)
+        before = copy.copy(ours.stats)
         rule = ours.selection_given.get("memory")
         remembered = None if rule is None else rule.values.clone()
         ours.predict(sentences(12, "language model"))
         ours.evaluate()
-        assert ours.sift_stats == before
+        assert ours.stats == before
         assert rule is None or torch.equal(rule.values, remembered)
 
 
@@ -254,9 +254,9 @@ def test_the_trainer_s_own_collators_columns_and_workers(method, workers, tmp_pa
         ours.train()
         assert ours.state.global_step == (12 if method == "two_pass" else 9)
         if isinstance(model, transformers.BertForMaskedLM) and method == "two_pass":
-            assert 0 < ours.sift_stats.backwards <= 48
+            assert 0 < ours.stats.backwards <= 48
         else:
-            assert ours.sift_stats.backwards == (48 if method == "two_pass" else 72)
+            assert ours.stats.backwards == (48 if method == "two_pass" else 72)
         if method == "memory":
             first, second = epochs_of(ours, [6, 3])
             if not isinstance(model, transformers.BertForMaskedLM):  # whose first word is masked
@@ -351,7 +351,7 @@ def test_losses_and_selectors_of_one_s_own(tmp_path):
     trainer(
         tmp_path,
         "classifier",
-        selection={"method": "memory", "memory": rule, "losses": confidence},
+        selection={"memory": rule, "losses": confidence},
         num_train_epochs=1,
     ).train()
     assert 0 < float(rule.values.max()) <= math.log(3) + 1e-6

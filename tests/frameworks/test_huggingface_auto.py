@@ -27,7 +27,7 @@ def cross_entropy(outputs, labels, num_items_in_batch=None):
 def trained(folder, method, resume=None, *, compute_loss_func=None, **settings):
     torch.manual_seed(0)
     ours = trainer(folder, "classifier", selection=selection(method), **settings)
-    assert ours.sift_method == method
+    assert ours.method == method
     ours.data_collator = partial(padded, longest=12)
     ours.compute_loss_func = compute_loss_func
     ours.train(resume_from_checkpoint=resume)
@@ -36,23 +36,23 @@ def trained(folder, method, resume=None, *, compute_loss_func=None, **settings):
 
 def test_a_training_is_that_of_the_method_it_took(tmp_path):
     auto = trained(tmp_path / "auto", "auto")
-    assert auto.sift_method in ("two_pass", "single_pass")
-    given = trained(tmp_path / "given", auto.sift_method)
+    assert auto.method in ("two_pass", "single_pass")
+    given = trained(tmp_path / "given", auto.method)
     assert same(weights_of(auto), weights_of(given))
-    assert auto.sift_stats.kept == given.sift_stats.kept > 0
+    assert auto.stats.kept == given.stats.kept > 0
 
 
 def test_two_passes_are_taken_where_a_single_one_cannot_be_had(tmp_path):
     model = BranchingForSequenceClassification(transformers.BertConfig(**TINY, num_labels=3))
     untraced = trained(tmp_path, "auto", model=model, max_steps=2)
-    assert untraced.sift_method == "two_pass"
+    assert untraced.method == "two_pass"
     own = trained(tmp_path, "auto", compute_loss_func=cross_entropy, max_steps=2)
-    assert own.sift_method == "two_pass"
+    assert own.method == "two_pass"
 
 
 def test_a_resumed_training_goes_on_with_the_method_of_its_checkpoint(tmp_path):
     saving = {**BASIC, "save_strategy": "steps", "save_steps": 5}
     whole = trained(tmp_path, "single_pass", **saving)
     again = trained(tmp_path, "auto", str(tmp_path / "checkpoint-5"), **saving)
-    assert again.sift_method == "single_pass"
+    assert again.method == "single_pass"
     assert same(weights_of(again), weights_of(whole))

@@ -19,7 +19,7 @@ from siftback import Epochs, Memory, sequence_losses
 @pytest.mark.parametrize("kind", MODELS)
 def test_memory_reads_each_example_once_or_as_drawn_and_remembers_its_loss(kind, tmp_path):
     rule = Memory(keep=0.5, warmup=Epochs(1))
-    ours = trainer(tmp_path, kind, 42, selection={"memory": rule, "method": "memory"})
+    ours = trainer(tmp_path, kind, 42, selection={"memory": rule})
     own = []  # the losses of each training batch, computed one example at a time
     inner = ours.compute_loss
 
@@ -36,9 +36,9 @@ def test_memory_reads_each_example_once_or_as_drawn_and_remembers_its_loss(kind,
     first, second = epochs_of(ours, [6, 3])
     assert sorted(first) == list(range(42))
     assert len(second) == len(set(second)) == 21
-    assert ours.sift_stats.seen == 84
-    assert ours.sift_stats.unread == 21
-    assert (ours.sift_stats.considered, ours.sift_stats.kept) == (42, 21)
+    assert ours.stats.seen == 84
+    assert ours.stats.unread == 21
+    assert (ours.stats.considered, ours.stats.kept) == (42, 21)
     if kind == "language model":
         expected = torch.full((42,), torch.nan)
         for rows, losses in own:
@@ -56,9 +56,7 @@ def test_memory_draws_by_what_was_remembered(tmp_path):
             return seen[-1][1]
 
     rule = Spying(keep=0.5, warmup=Epochs(1))
-    ours = trainer(
-        tmp_path, "classifier", selection={"memory": rule, "method": "memory"}, num_train_epochs=3
-    )
+    ours = trainer(tmp_path, "classifier", selection={"memory": rule}, num_train_epochs=3)
     ours.train()
     for (known, drawn), rows in zip(seen, epochs_of(ours, [6, 3, 3])[1:], strict=True):
         assert not known.isnan().any()

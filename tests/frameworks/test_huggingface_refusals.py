@@ -20,42 +20,31 @@ from hugging_face_models import (
 )
 
 import transformers
-from siftback import EpochRule, Epochs, InfoBatch, Kath18, Memory, Stale, TopK
+from siftback import Epochs, InfoBatch, Memory, Stale, TopK
 from siftback.errors import ConfigError, StateError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
-
-
-class Weighing(EpochRule):
-    def draw(self, epoch, generator):
-        return torch.full((self.examples,), 2.0)
-
-    def count(self, epoch):
-        return self.examples
-
 
 REFUSED = {
     "method": ({"method": "three_pass"}, {}, "three_pass"),
     "neither": ({"method": "two_pass", "keep": None}, {}, "give one of them"),
-    "memory in two passes": ({"method": "two_pass", "memory": Memory()}, {}, "memory=Memory"),
-    "selector in memory": ({"method": "memory", "selector": TopK(keep=0.5)}, {}, "selector=TopK"),
-    "both": ({"method": "memory", "memory": Memory(), "keep": 0.5}, {}, "either a rule"),
-    "no rule": ({"method": "memory", "memory": Memory}, {}, "is not an EpochRule"),
-    "weights": ({"method": "two_pass", "selector": Kath18(keep=0.5)}, {}, "Kath18 gives"),
-    "weights of a rule": ({"method": "memory", "memory": Weighing()}, {}, "Weighing gives"),
-    "a count that is unknown": ({"method": "memory", "memory": InfoBatch()}, {}, "InfoBatch draws"),
+    "memory in a single pass": ({"method": "single_pass", "memory": Memory()}, {}, "memory=Memory"),
+    "selector in memory": ({"memory": Memory(), "selector": TopK(keep=0.5)}, {}, "selector= given"),
+    "both": ({"memory": Memory(), "keep": 0.5}, {}, "keep= given"),
+    "no rule": ({"memory": Memory}, {}, "is not an EpochRule"),
+    "a count that is unknown": ({"memory": InfoBatch()}, {}, "InfoBatch draws"),
     "scoring passes": (
-        {"method": "memory", "memory": Stale(keep=0.5, every=2, warmup=Epochs(0))},
+        {"memory": Stale(keep=0.5, every=2, warmup=Epochs(0))},
         {},
         "Stale is",
     ),
     "no batch": (
-        {"method": "memory", "keep": 0.2},
+        {"memory": Memory(keep=0.2)},
         {"dataloader_drop_last": True, "per_device_train_batch_size": 16},
         "no batch of 16",
     ),
     "small batches": ({"method": "two_pass"}, {"per_device_train_batch_size": 1}, "batches of 1"),
     "batch sizes": ({"method": "two_pass"}, {"auto_find_batch_size": True}, "auto_find_batch"),
-    "split": ({"method": "memory"}, {"accelerator_config": {"split_batches": True}}, "split_bat"),
+    "split": ({"memory": Memory()}, {"accelerator_config": {"split_batches": True}}, "split_bat"),
     "smoothing": ({"method": "single_pass"}, {"label_smoothing_factor": 0.1}, "label_smoothing"),
 }
 
@@ -63,9 +52,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_right_is_refused_by_name(name, tmp_path):
     given, settings, message = REFUSED[name]
-    keep = given | ({"keep": 0.5} if given["method"] == "single_pass" else {})
     with pytest.raises(ConfigError, match=message):
-        trainer(tmp_path, "classifier", selection=keep, **settings).train()
+        trainer(tmp_path, "classifier", selection=given, **settings).train()
 
 
 def parallel(trainer):
@@ -91,9 +79,10 @@ UNFIT = {  # of any method
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_no_method_works_with_is_refused_before_training(name, method, tmp_path):
     fit, message = UNFIT[name]
+    argument = "memory=" if method == "memory" else f'method="{method}"'
     ours = trainer(tmp_path, "classifier", selection=selection(method))
     fit(ours)
-    with pytest.raises(ConfigError, match=f'method="{method}" does not work with .*{message}'):
+    with pytest.raises(ConfigError, match=f"{argument} does not work with .*{message}"):
         ours.train()
     assert not ours.batches
 
@@ -231,7 +220,7 @@ def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
 
 def test_memory_resumes_only_where_its_epochs_were_as_long(tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 8, "num_train_epochs": 3}
-    share = {"method": "memory", "keep": 0.5}  # a warm-up of a share of the training
+    share = {"memory": Memory(keep=0.5)}  # a warm-up of a share of the training
     trainer(tmp_path, "classifier", selection=share, **settings).train()
     place = str(tmp_path / "checkpoint-8")
     with pytest.raises(StateError, match=r"\[6, 3\].*\[6, 6\]"):

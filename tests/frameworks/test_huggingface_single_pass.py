@@ -62,7 +62,7 @@ def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
     for found, weight in zip(ours.gradients[0], expected.parameters(), strict=True):
         torch.testing.assert_close(found, weight.grad)
     assert ours.state.log_history[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert (ours.sift_stats.forwards, ours.sift_stats.backwards) == (64, 32)
+    assert (ours.stats.forwards, ours.stats.backwards) == (64, 32)
 
     plain = trainer(tmp_path / "plain", "language model", 32, of=Plain, **settings)
     plain.train()
@@ -73,7 +73,7 @@ def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
     again = fresh()
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert same(weights_of(again), weights_of(ours))
-    assert again.sift_stats.backwards == ours.sift_stats.backwards
+    assert again.stats.backwards == ours.stats.backwards
 
 
 def test_a_single_pass_is_computed_and_checked_in_the_precision_of_training(tmp_path):

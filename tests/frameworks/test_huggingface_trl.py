@@ -59,7 +59,7 @@ def test_trl_s_trainer(tmp_path):
     assert int(items) - int(mask.sum()) in (0, 4)
 
     rule = Memory(keep=0.5, warmup=Epochs(1))
-    remembering = tuning({"method": "memory", "memory": rule}, learning_rate=0.0)
+    remembering = tuning({"memory": rule}, learning_rate=0.0)
     remembering.train()
     first, second = epochs_of(remembering, [6, 3])
     assert sorted(first) == list(range(48))

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,23 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_refusals import (
     GIVE_LOSSES,
     Method,
+    advice_on_losses,
     check_loss,
     check_trainer,
     faster_pass,
     find_trainer_head,
     needs_own_losses,
     observe_outputs,
-    resolve_method,
+    resolve_selection,
+)
+from siftback.frameworks.huggingface_weights import (
+    EXAMPLE_WEIGHT,
+    SELECTION_WEIGHT,
+    WeightCollate,
+    check_unweighted,
+    count_items,
+    weighted_losses,
+    weighted_mean,
 )
 from siftback.frameworks.step_selection import (
     AT_ONCE,
@@ -58,6 +69,8 @@ _KEY = "sift_index"  # of a batch, the data set's indices of its examples
 class SelectiveTrainerMixin(Trainer):
     """Trains a ``Trainer`` on the examples worth it; everything else of it stays its own.
 
+    With ``keep=``, ``beta=`` or ``selector=``, rows are chosen within each step, by ``method``:
+
     - ``"two_pass"``: every batch is scored by a forward without gradients and without side
       effects, in eval mode and the training's precision, and exactly ``round(keep * B)`` of its B
       rows are trained on. They are chosen before the Trainer counts the items of a step, so that
@@ -67,35 +80,44 @@ class SelectiveTrainerMixin(Trainer):
       tokens; in several processes, the mean of theirs.
     - ``"auto"``: that of both which takes less time, measured for ten seconds as training begins
       (see `probe`); where a single pass would be refused, ``"two_pass"``.
-    - ``"memory"``: the examples of an epoch are chosen before they are read, by their losses in
-      earlier epochs, with `Memory` or another rule whose number of examples is known. Epochs then
-      differ in length; the learning rate's schedule and ``max_steps`` follow.
 
-    Steps, evaluations, logging and schedules are those of a Trainer of as many steps; evaluation
-    is not affected. A checkpoint has the selection's state of each process beside its random
-    state, and resumes within an epoch with the same batches.
+    With ``memory=``, the examples of an epoch are chosen before they are read, by their losses in
+    earlier epochs. Epochs then differ in length; the learning rate's schedule and ``max_steps``
+    follow.
+
+    Steps, evaluations and schedules are those of a Trainer of as many steps; evaluation is not
+    affected. Each entry of ``log_history`` with a training loss, which is that of the chosen rows,
+    has the statistics of `Stats.log_entries` too. A checkpoint has the selection's state of each
+    process beside its random state, and resumes within an epoch with the same batches.
+
+    Where examples have weights w, of ``weight_column`` or of a rule or selector, the loss of a step
+    is ``sum of w_i n_i l_i / N``, for rows with n_i labels, of which l_i is the mean loss, and N
+    labels in the step: with weights of 1 the Trainer's own loss. Of a classifier it is the mean of
+    ``w_i l_i``, as it is with ``losses`` and in a single pass.
 
     Args:
         args: Of the Trainer, as all arguments besides those below.
-        method: "two_pass", "single_pass", "auto" or "memory".
-        keep: Share of the rows of a batch to keep, in (0, 1]; with "memory" that of the examples
-            of an epoch.
+        method: "two_pass", "single_pass" or "auto".
+        keep: Share of the rows of a batch to keep, in (0, 1].
         beta: In place of ``keep``, the exponent of Selective-Backprop.
-        selector: In place of both, for all but "memory": a selector that can keep
-            exactly k rows.
-        memory: In place of both, for "memory": an `EpochRule`; by default ``Memory(beta=1)``.
-        schedule: When "two_pass" and "single_pass" select, and how much they keep; by default
-            after one epoch, for which the data set must have a length. A rule has its own.
-        losses: ``losses(model, batch) -> Tensor[B]``; with "memory" it is called with the outputs
+        selector: In place of both: a selector that can keep exactly k rows.
+        memory: In place of all of these: an `EpochRule`, such as ``Memory()``.
+        schedule: When rows are chosen within a step, and how much is kept; by default after one
+            epoch, for which the data set must have a length. A rule has its own.
+        losses: ``losses(model, batch) -> Tensor[B]``; with ``memory`` it is called with the outputs
             of training's forward in place of the model. By default `sequence_losses`, and rows
             without any label are then never kept.
+        weight_column: Name of a column of the data set, whose finite values of at least 0 multiply
+            each example's loss: the one that is trained on, and the one that is chosen by. Neither
+            the collate function nor the model gets to see it.
         seed: Of all that is left to chance here; by default ``data_seed`` or ``seed`` of the
             Trainer's arguments.
         kwargs: Of the Trainer.
 
     Attributes:
-        sift_method: The method; of "auto", once training has begun, the one that it took.
-        sift_stats: What this process did, a `Stats`; with "single_pass" a `SinglePassStats`.
+        method: As passed; of "auto", once training has begun, the one that it took; "memory"
+            with ``memory``.
+        stats: Counts of what this process did, a `Stats`; in a single pass a `SinglePassStats`.
 
     Raises:
         ConfigError: If an argument is out of range or excludes another one, or, when training
@@ -116,11 +138,11 @@ class SelectiveTrainerMixin(Trainer):
     >>> trainer = MyTrainer(model, args, train_dataset=data, keep=1 / 4)
     >>> result = trainer.train()  # doctest: +ELLIPSIS
     {'train_runtime': ...}
-    >>> result.global_step, trainer.sift_stats.seen, trainer.sift_stats.backwards
+    >>> result.global_step, trainer.stats.seen, trainer.stats.backwards
     (6, 48, 30)
     """
 
-    sift_stats: Stats | SinglePassStats
+    stats: Stats | SinglePassStats
     _selection: Any  # in training a StepSelection, a SinglePass or, with a rule, its sampler
     _indices: Tensor | None  # the examples of the batch in training
     _awaits_loss: bool  # whether a single pass has still to be called in this step
@@ -135,17 +157,16 @@ class SelectiveTrainerMixin(Trainer):
         memory: EpochRule | None = None,
         schedule: Schedule | None = None,
         losses: Callable[[Any, Any], Tensor] = sequence_losses,
+        weight_column: str | None = None,
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._asked, self._losses = method, losses
-        self._method: Method = "two_pass" if method == "auto" else method
-        self._rule, self._selector = resolve_method(method, memory, selector, keep, beta)
-        if schedule and self._rule:
-            raise ConfigError(
-                'both method="memory" and schedule= given: give the rule warmup= and tail= in '
-                "place of a schedule"
-            )
+        self._rule, self._selector = resolve_selection(
+            method, memory, selector=selector, keep=keep, beta=beta, schedule=schedule
+        )
+        self._asked: str = "memory" if self._rule else method
+        self._method = "two_pass" if method == "auto" else self._asked
+        self._losses, self._weight_column = losses, weight_column
         by_losses = self._selector is not None and self._selector.needs_scores
         self._schedule = check_schedule(schedule, by_losses=by_losses)
         self._counted: dict[str, Any] = {}  # the schedule, and the batches and epochs it counts
@@ -159,7 +180,7 @@ class SelectiveTrainerMixin(Trainer):
         """Resets the selection at the beginning of training."""
         self._awaits_loss, self._times = False, CheckTimes()
         self._indices = self._selection = None
-        self.sift_stats = Stats()
+        self.stats = Stats()
 
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any
@@ -172,21 +193,21 @@ class SelectiveTrainerMixin(Trainer):
         return super().train(resume_from_checkpoint, trial, *args, **kwargs)
 
     @property
-    def sift_method(self) -> Method:
+    def method(self) -> str:
         """See the class."""
-        return self._method if self._selection or self._rule else self._asked
+        return self._method if self._selection else self._asked
 
-    def _choose_method(self, checkpoint: str | bool | None) -> Method:
+    def _choose_method(self, checkpoint: str | bool | None) -> str:
         """Returns what "auto" takes: the checkpoint's method, or the faster on process 0."""
         if checkpoint is True:
             checkpoint = get_last_checkpoint(self.args.output_dir)
         if isinstance(checkpoint, str) and (path := self._state_path(checkpoint)).is_file():
-            return cast(Method, torch.load(path, weights_only=True)["settings"]["method"])
+            return cast(str, torch.load(path, weights_only=True)["settings"]["method"])
         self._method, keep = "two_pass", cast(Any, self._selector).keep
         method: Any = None
         if self.args.process_index == 0:
             method = faster_pass(self, SelectiveTrainerMixin, keep)
-        return cast(Method, method if self.args.world_size == 1 else all_gather(method)[0])
+        return cast(str, method if self.args.world_size == 1 else all_gather(method)[0])
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -204,12 +225,17 @@ class SelectiveTrainerMixin(Trainer):
         head = find_trainer_head(self)
 
         def score(_: bool) -> tuple[Tensor, Tensor | None]:
+            losses = partial(weighted_losses, self._losses)
             with self.compute_loss_context_manager():
-                losses = Fresh().score(self._losses, self.model, batch, None)
-            return losses, has_loss(head, batch) if head else None
+                scores = Fresh().score(losses, self.model, batch, None)
+            return scores, has_loss(head, batch) if head else None
 
         skips = self._selection.in_batch.skips()
-        return self._selection.take(batch, score, skips=skips)[0]
+        rows, weights = self._selection.take(batch, score, skips=skips)
+        if self._weight_column or self._selection.in_batch.selector.reweights:
+            count = tree.size(rows)
+            rows[SELECTION_WEIGHT] = torch.ones(count) if weights is None else weights
+        return rows
 
     def _attach_indices(self, pair: Any) -> Any:
         """Returns a batch of a rule, with the indices of its examples in it."""
@@ -217,16 +243,14 @@ class SelectiveTrainerMixin(Trainer):
         if not (is_pair and isinstance(pair[1], Mapping)):
             raise ConfigError(
                 f"a training batch is a {type(pair).__name__} without the indices of its "
-                'examples: method="memory" needs the Trainer\'s own get_train_dataloader, and '
+                "examples: memory= needs the Trainer's own get_train_dataloader, and "
                 "batches that are mappings"
-            )
-        if self._selection.draw.reweights:
-            raise ConfigError(
-                f"{type(self._rule).__name__} gives losses weights, which the loss of a Trainer "
-                "cannot take: give a rule without weights, such as Memory(keep=0.5)"
             )
         indices, batch = pair
         batch[_KEY] = indices
+        draw = self._selection.draw
+        if self._weight_column or draw.rule.reweights or draw.reweights:
+            batch[SELECTION_WEIGHT] = draw.weights_of(indices)
         return batch
 
     def training_step(
@@ -236,9 +260,14 @@ class SelectiveTrainerMixin(Trainer):
         self._indices = inputs.pop(_KEY, None)
         if self._method == "single_pass":
             return self._single_pass_step(model, inputs, **kwargs)
-        checks = needs_own_losses(self) and tree.size(inputs) > 1 and self._times.is_due()
-        step = partial(super().training_step, model, inputs, num_items_in_batch, **kwargs)
-        if self._method == "two_pass" and not checks:
+        has_weights, count = SELECTION_WEIGHT in inputs, num_items_in_batch
+        by_own = find_trainer_head(self) is not None
+        checks = (by_own if has_weights else needs_own_losses(self)) and tree.size(inputs) > 1
+        checks = checks and self._times.is_due()
+        if has_weights and not by_own:
+            count = None  # the loss is a mean, for the Trainer to divide
+        step = partial(super().training_step, model, inputs, count, **kwargs)
+        if self._method == "two_pass" and not (checks or has_weights):
             return cast(Tensor, step())
         # An attribute of this object, which stands before what any derived class computes.
         watched = partial(self._compute_watched, self.compute_loss, checks)
@@ -275,34 +304,65 @@ class SelectiveTrainerMixin(Trainer):
         return model(dict(inputs))
 
     def _compute_watched(
-        self, compute_loss: Any, checks: bool, model: Any, inputs: Any, *args: Any, **kwargs: Any
+        self, compute_loss: Any, checks: bool, model: Any, inputs: Any, num_items_in_batch: Any
     ) -> Any:
-        """A training step's loss by ``compute_loss``; records or checks the losses of its rows."""
+        """A training step's loss; records, checks or weighs the losses of its rows."""
+        keys, head = (EXAMPLE_WEIGHT, SELECTION_WEIGHT), find_trainer_head(self)
+        weights = {key: inputs.pop(key) for key in keys if key in inputs}
+        of_examples = weights.get(EXAMPLE_WEIGHT, 1.0)
         labelled = dict(inputs)  # from which the Trainer may take the labels
-        compute = partial(
-            observe_outputs, self, lambda *batch: compute_loss(*batch, *args, **kwargs)
-        )
-        result, calls = compute(model, inputs)
-        if checks:
-            check_loss(self, compute, result, calls, labelled)
-            self._times.reset()
-        if self._method == "memory":
-            self._record(calls, labelled)
-        return result
 
-    def _record(self, calls: list[Any], inputs: Mapping[str, Any]) -> None:
-        """Records the losses of a training batch, from what its forward returned."""
-        if len(calls) != 1 or self._indices is None:
+        def compute(model: Any, inputs: Any) -> tuple[Any, list[Any]]:
+            call = partial(compute_loss, num_items_in_batch=num_items_in_batch)
+            return observe_outputs(self, call, model, inputs)
+
+        if weights and not (head or self._rule):
+            losses = self._losses(model, inputs)
+            return (losses * of_examples * weights[SELECTION_WEIGHT]).mean()
+        loss, calls = compute(model, inputs)
+        if checks and not weights:
+            check_loss(self, compute, loss, calls, labelled)
+            self._times.reset()
+        if not (weights or self._rule):
+            return loss
+        if len(calls) != 1:
             raise ConfigError(
-                f"a training step called the model {len(calls)} times with gradients, and "
-                'method="memory" takes the losses from one call: give method="two_pass", and '
-                f"{GIVE_LOSSES}"
+                f"a training step called the model {len(calls)} times with gradients, and the "
+                "losses of its rows, which memory= and weights need, are those of one call: give "
+                f'method="two_pass" without weights, and {GIVE_LOSSES}'
             )
-        head, (outputs,) = find_trainer_head(self), calls
-        with torch.no_grad():
-            losses = head_losses(head, outputs, inputs) if head else self._losses(outputs, inputs)
+        (outputs,) = calls
+        with torch.set_grad_enabled(bool(weights)):
+            losses = (
+                head_losses(head, outputs, labelled) if head else self._losses(outputs, labelled)
+            )
+        if self._rule:
+            self._record(losses.detach() * of_examples)
+        if not weights:
+            return loss
+        factors = of_examples * weights[SELECTION_WEIGHT]
+        if not head:
+            return (losses * factors).mean()
+        items, count, args = count_items(head, labelled), num_items_in_batch, self.args
+        averages = count is not None and args.average_tokens_across_devices
+        processes = args.world_size if averages else 1
+        if checks:
+            is_half = self.accelerator.mixed_precision != "no" or loss.dtype != torch.float32
+            check_unweighted(
+                loss / processes,
+                losses,
+                items,
+                count,
+                tolerance=2e-2 if is_half else 1e-3,
+                advice=advice_on_losses(self),
+            )
+            self._times.reset()
+        return processes * weighted_mean(losses, items, factors, count)
+
+    def _record(self, losses: Tensor) -> None:
+        """Gives the rule the losses of the batch in training, and counts its examples."""
         self._selection.update(self._indices, losses)
-        count, draw, stats = len(losses), self._selection.draw, cast(Stats, self.sift_stats)
+        count, draw, stats = len(losses), self._selection.draw, cast(Stats, self.stats)
         passed = draw.advance(count)
         stats.seen += passed
         stats.unread += passed - count
@@ -324,8 +384,11 @@ class SelectiveTrainerMixin(Trainer):
 
         # Evaluation has the model without the single pass, and needs its precision too.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
-        self._selection = SinglePass(self.model, losses=self._losses, **self._counted)
-        self.sift_stats = self._selection.stats
+        losses = self._losses
+        if self._weight_column:
+            losses = partial(weighted_losses, losses)
+        self._selection = SinglePass(self.model, losses=losses, **self._counted)
+        self.stats = self._selection.stats
         return self.accelerator.prepare_model(self._selection)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
@@ -356,8 +419,10 @@ class SelectiveTrainerMixin(Trainer):
         return self._selection
 
     def get_train_dataloader(self) -> Any:
-        """The Trainer's own; with "memory" its batches come with their examples' indices."""
-        loader, settings = super().get_train_dataloader(), self.args
+        """The Trainer's own; with a rule its batches come with their examples' indices."""
+        settings = self.args
+        with self._weights_collated():
+            loader = super().get_train_dataloader()
         if self._rule:
             # What accelerate wraps. Its sharding would repeat examples; the order is shared.
             base = loader.base_dataloader
@@ -386,8 +451,27 @@ class SelectiveTrainerMixin(Trainer):
         self._counted = {**counted, "selector": selector, "seed": seed}
         if self._method == "two_pass":
             self._selection = StepSelection(InBatch(**self._counted))
-            self.sift_stats = self._selection.stats
+            self.stats = self._selection.stats
         return loader
+
+    @contextmanager
+    def _weights_collated(self) -> Iterator[None]:
+        """Has a loader that is made collate the column of weights."""
+        if not self._weight_column:
+            yield
+            return
+        self._set_signature_columns_if_needed()
+        columns = [*self._signature_columns, self._weight_column]
+        collate = WeightCollate(self.data_collator, self._weight_column)
+        with (
+            replaced(self, "_signature_columns", columns),
+            replaced(self, "data_collator", collate),
+        ):
+            yield
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Logs values; beside a training loss, the statistics of the selection."""
+        super().log(logs, *args, **kwargs)
 
     def set_initial_training_values(self, *args: Any) -> Any:
         """The numbers of epochs, steps and examples; with "memory" those of its epochs."""
@@ -426,10 +510,11 @@ class SelectiveTrainerMixin(Trainer):
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "version": 3,
+            "version": 4,
             "method": self._method,
             "processes": self.args.world_size,
             "seed": self._seed,
+            "weight_column": self._weight_column,
             "batch_size": self._train_batch_size,
             "gradient_accumulation_steps": self.args.gradient_accumulation_steps,
         }
@@ -440,7 +525,7 @@ class SelectiveTrainerMixin(Trainer):
         save = self._selection.get_extra_state if is_single else self._selection.state_dict
         state = {"settings": self._settings(), "selection": save()}
         if self._plan:
-            state |= {"plan": self._plan.batches, "stats": asdict(self.sift_stats)}
+            state |= {"plan": self._plan.batches, "stats": asdict(self.stats)}
         torch.save(seal(state), self._state_path(output_dir))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -458,7 +543,7 @@ class SelectiveTrainerMixin(Trainer):
         check_entries(self, state, {}, self._settings())
         if self._plan:
             self._plan.check(state["plan"], self.state.global_step)
-            vars(self.sift_stats).update(state["stats"])
+            vars(self.stats).update(state["stats"])
         is_single = self._method == "single_pass"
         load = self._selection.set_extra_state if is_single else self._selection.load_state_dict
         load(state["selection"])

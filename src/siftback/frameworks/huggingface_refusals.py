@@ -13,10 +13,10 @@ from torch.utils.data import IterableDataset
 
 from siftback.batches import tree
 from siftback.errors import ConfigError
+from siftback.frameworks.huggingface_weights import weighted_losses
 from siftback.frameworks.trained_loss import LossPair, ranks_alike
 from siftback.losses.sequences import Head, find_head, sequence_losses, summed_losses
 from siftback.probing.probe import probe
-from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.scorers.selection_pass import untouched
 from siftback.selectors.in_batch import count_in_batch, exact_selector
@@ -30,62 +30,53 @@ except ImportError as error:
         "pip install siftback[huggingface]"
     ) from error
 
-Method = Literal["two_pass", "single_pass", "auto", "memory"]
-"""When the Trainer's examples are chosen; see `SelectiveTrainerMixin`."""
+Method = Literal["two_pass", "single_pass", "auto"]
+"""How rows are chosen within a step; see `SelectiveTrainerMixin`."""
 
 GIVE_LOSSES = "give losses=fn(model, batch), which returns one loss per row as it is trained on"
-OF_OUTPUTS = 'with method="memory", fn is called with what the model returned in place of the model'
+OF_OUTPUTS = "with memory=, fn is called with what the model returned in place of the model"
 MEASURED_SECONDS = 10
 MOST_LOGITS = 1 << 26  # that are compared: those of a language model fill the memory
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def advice_on_losses(method: Method) -> str:
+def advice_on_losses(trainer: Any) -> str:
     """Returns the advice where the losses that rows are chosen by would not be trained on."""
-    return f"{GIVE_LOSSES}; {OF_OUTPUTS}" if method == "memory" else GIVE_LOSSES
+    return f"{GIVE_LOSSES}; {OF_OUTPUTS}" if trainer._rule else GIVE_LOSSES
 
 
-def resolve_method(
-    method: Method,
-    memory: EpochRule | None,
-    selector: Selector | None,
-    keep: float | None,
-    beta: float | None,
+def resolve_selection(
+    method: Method, memory: EpochRule | None, **others: Any
 ) -> tuple[EpochRule | None, Selector | None]:
-    """The rule or the selector that the arguments of a `SelectiveTrainerMixin` mean.
+    """Returns the rule or the selector that the arguments of a `SelectiveTrainerMixin` mean.
+
+    Args:
+        method: As for the mixin.
+        memory: Likewise.
+        others: ``selector``, ``keep``, ``beta`` and ``schedule``, likewise.
 
     Raises:
         ConfigError: If they exclude each other, or are out of range.
 
-    >>> rule, selector = resolve_method("two_pass", None, None, keep=0.5, beta=None)
+    >>> rule, selector = resolve_selection("two_pass", None, keep=0.5)
     >>> rule, selector.keep
     (None, 0.5)
     """
     if method not in get_args(Method):
-        raise ConfigError(f'method={method!r}: give "two_pass", "single_pass", "auto" or "memory"')
-    other, name = (selector, "selector") if method == "memory" else (memory, "memory")
-    if other is not None:
         raise ConfigError(
-            f'{name}={type(other).__name__}(...) with method="{method}": give another method, or '
-            f"leave {name}= out"
+            f'method={method!r}: give "two_pass", "single_pass" or "auto", or memory=Memory() alone'
         )
-    if method == "memory":
-        if memory is None:
-            # Of a fixed share, as the Trainer needs the number of steps before training.
-            return Memory(keep, 1.0 if keep is None and beta is None else beta), None
-        if keep is not None or beta is not None:
-            raise ConfigError(
-                f"memory={memory!r}, keep={keep} and beta={beta}: give either a rule, such as "
-                "memory=Memory(), or one of the others"
-            )
-        return checked_rule("memory", memory), None
-    selector = exact_selector(selector, keep, beta)
-    if method in ("two_pass", "auto") and selector.reweights:
+    if memory is None:
+        return None, exact_selector(others.get("selector"), others.get("keep"), others.get("beta"))
+    rule = checked_rule("memory", memory)
+    passed = [f"{name}=" for name, value in others.items() if value is not None]
+    passed += [f'method="{method}"'] if method != "two_pass" else []
+    if passed:
         raise ConfigError(
-            f"{type(selector).__name__} gives losses weights, which the loss of a Trainer cannot "
-            'take: give method="single_pass", or another selector'
+            f"memory={type(rule).__name__}(...) and {passed[0]} given: a rule has settings of "
+            "its own, such as memory=Memory(keep=0.5); leave one of the two out"
         )
-    return None, selector
+    return rule, None
 
 
 def find_trainer_head(trainer: Any) -> Head | None:
@@ -101,7 +92,7 @@ def find_trainer_head(trainer: Any) -> Head | None:
     try:
         return find_head(trainer.model, **function.keywords)
     except ConfigError as error:
-        if trainer._method != "memory":
+        if not trainer._rule:
             raise
         raise ConfigError(f"{error}; {OF_OUTPUTS}") from error
 
@@ -125,6 +116,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         ConfigError: If there is any such thing.
     """
     args, method, selector = trainer.args, trainer._method, trainer._selector
+    name = "memory=" if trainer._rule else f'method="{method}"'
     find_trainer_head(trainer)  # raises where it is not known
     kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
     split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
@@ -139,22 +131,29 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
         "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
     }
+    if trainer._weight_column or (selector and selector.reweights):
+        # The outputs that losses with weights are computed from are watched in eager mode alone.
+        refused["torch_compile and weights: leave one out"] = args.torch_compile
+    column, columns = trainer._weight_column, getattr(trainer.train_dataset, "column_names", None)
+    if column and columns is not None:
+        what = f"weight_column={column!r}, as the data set has {', '.join(columns)}"
+        refused[what] = column not in columns
     if selector and selector.keep < 1:
         size = trainer._train_batch_size
         what = f"batches of {size}, all of which keep={selector.keep:g} keeps: give larger batches"
         refused[what] = count_in_batch(selector.keep, size) >= size
     if method != "single_pass" and needs_own_losses(trainer):
         smooth = f"label_smoothing_factor={args.label_smoothing_factor}, as rows would be chosen by"
-        what = f"{smooth} losses without it: {advice_on_losses(method)}"
+        what = f"{smooth} losses without it: {advice_on_losses(trainer)}"
         refused[what] = trainer.label_smoother is not None
     if method == "single_pass":
         refused |= refusals_of_single_pass(trainer, mixin)
-    elif method == "memory":
+    elif trainer._rule:
         another = "another trial of a search, whose losses it would remember: use a new Trainer"
         refused |= {another: trial is not None, **refusals_of_memory(trainer, mixin)}
     for what, applies in refused.items():
         if applies:
-            raise ConfigError(f'method="{method}" does not work with {what}')
+            raise ConfigError(f"{name} does not work with {what}")
 
 
 def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "single_pass"]:
@@ -177,7 +176,7 @@ def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "
     result = probe(
         trainer.model,
         getattr(loader, "base_dataloader", loader),  # not the one that Accelerate keeps count of
-        losses=trainer._losses,
+        losses=partial(weighted_losses, trainer._losses),
         keep=(keep,),
         autocast=PRECISIONS.get(trainer.accelerator.mixed_precision),
         seconds=MEASURED_SECONDS,
@@ -286,7 +285,7 @@ def check_loss(
         variables.update(before)
         return pair(*again, labelled)
 
-    advice = advice_on_losses(trainer._method)
+    advice = advice_on_losses(trainer)
     if len(calls) != 1:
         raise ConfigError(
             f"a training step called {type(trainer.model).__name__} {len(calls)} times with "

@@ -258,8 +258,11 @@ class EpochDraw:
         return bool(self.sampler) and last.draws and not last.size
 
     def end(self) -> None:
-        """Ends the epoch; what is left of its last pass goes on in the next one."""
-        self._is_over, self.passes = True, self.passes[-1:]
+        """Ends the epoch; what is left of its last pass goes on in the next one.
+
+        Its passes stay until then, as what was read ahead of them may still be trained on.
+        """
+        self._is_over = True
         self.asked = self.length  # by a loop that does not ask for more than it has steps
 
     def leave(self) -> None:

@@ -1,6 +1,7 @@
 """Selection in the ``Trainer`` of Hugging Face's transformers, and in trainers derived from it."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +15,6 @@ from torch import Tensor
 from siftback.batches import tree
 from siftback.batches.indices import Indexed, collating
 from siftback.batches.stats import SinglePassStats, Stats
-from siftback.epochs.epoch_plan import EpochPlan, plan_of
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_refusals import (
@@ -81,11 +81,10 @@ class SelectiveTrainerMixin(Trainer):
     - ``"auto"``: that of both which takes less time, measured for ten seconds as training begins
       (see `probe`); where a single pass would be refused, ``"two_pass"``.
 
-    With ``memory=``, the examples of an epoch are chosen before they are read, by their losses in
-    earlier epochs. Epochs then differ in length; the learning rate's schedule and ``max_steps``
-    follow.
+    With ``memory=``, examples are chosen before they are read, by the losses that they had when
+    they were last trained on: an epoch consists of passes over the data, see `SelectiveSampler`.
 
-    Steps, evaluations and schedules are those of a Trainer of as many steps; evaluation is not
+    Epochs, steps, evaluations and schedules are those without selection; evaluation is not
     affected. Each entry of ``log_history`` with a training loss, which is that of the chosen rows,
     has the statistics of `Stats.log_entries` too. A checkpoint has the selection's state of each
     process beside its random state, and resumes within an epoch with the same batches.
@@ -173,7 +172,6 @@ class SelectiveTrainerMixin(Trainer):
         super().__init__(*args, **kwargs)
         seeds = (seed, self.args.data_seed, self.args.seed)
         self._seed = next(number for number in seeds if number is not None)
-        self._plan: EpochPlan | None = None  # of a rule, when its sampler is made
         self._reset()
 
     def _reset(self) -> None:
@@ -238,7 +236,7 @@ class SelectiveTrainerMixin(Trainer):
         return rows
 
     def _attach_indices(self, pair: Any) -> Any:
-        """Returns a batch of a rule, with the indices of its examples in it."""
+        """Returns a batch of a rule, with the indices of its examples in it, and counts these."""
         is_pair = isinstance(pair, tuple | list) and len(pair) == 2  # pinned memory makes a list
         if not (is_pair and isinstance(pair[1], Mapping)):
             raise ConfigError(
@@ -247,8 +245,17 @@ class SelectiveTrainerMixin(Trainer):
                 "batches that are mappings"
             )
         indices, batch = pair
+        count, draw, stats = len(indices), self._selection.draw, cast(Stats, self.stats)
+        passed = draw.advance(count)
+        stats.seen += passed
+        stats.unread += passed - count
+        stats.released += count
+        if draw.draws:
+            stats.considered += passed
+            stats.kept += count
+        stats.seconds_selection += draw.seconds
+        draw.seconds = 0.0
         batch[_KEY] = indices
-        draw = self._selection.draw
         if self._weight_column or draw.rule.reweights or draw.reweights:
             batch[SELECTION_WEIGHT] = draw.weights_of(indices)
         return batch
@@ -337,7 +344,7 @@ class SelectiveTrainerMixin(Trainer):
                 head_losses(head, outputs, labelled) if head else self._losses(outputs, labelled)
             )
         if self._rule:
-            self._record(losses.detach() * of_examples)
+            self._selection.update(self._indices, losses.detach() * of_examples)
         if not weights:
             return loss
         factors = of_examples * weights[SELECTION_WEIGHT]
@@ -358,18 +365,6 @@ class SelectiveTrainerMixin(Trainer):
             )
             self._times.reset()
         return processes * weighted_mean(losses, items, factors, count)
-
-    def _record(self, losses: Tensor) -> None:
-        """Gives the rule the losses of the batch in training, and counts its examples."""
-        self._selection.update(self._indices, losses)
-        count, draw, stats = len(losses), self._selection.draw, cast(Stats, self.stats)
-        passed = draw.advance(count)
-        stats.seen += passed
-        stats.unread += passed - count
-        stats.released += count
-        if draw.draws:
-            stats.considered += passed
-            stats.kept += count
 
     def _wrap_model(self, model: Any, training: bool = True, *args: Any, **kwargs: Any) -> Any:
         """Returns what training calls: for a single pass, a module whose forward is a step's loss.
@@ -392,31 +387,31 @@ class SelectiveTrainerMixin(Trainer):
         return self.accelerator.prepare_model(self._selection)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        """The order of examples; with "memory" a function of the seed and the epoch."""
+        """The order of examples; with a rule that of its passes, a function of the seed."""
         if not self._rule:
             return super()._get_train_sampler(*args, **kwargs)
-        settings, rule = self.args, self._rule
-        rule.grow(len(self.train_dataset))
-        self._plan = plan_of(
-            rule,
-            self._train_batch_size,
-            epochs=float(settings.num_train_epochs),
-            max_steps=settings.max_steps if settings.max_steps > 0 else None,
-            accumulation=settings.gradient_accumulation_steps,
-            world=settings.world_size,
-            drop_last=settings.dataloader_drop_last,
-        )
+        settings, epochs = self.args, float(self.args.num_train_epochs)
+        if settings.max_steps > 0:
+            epochs = settings.max_steps / self._steps_of_epoch()
         self._selection = SelectiveSampler(
             cast(Any, self.train_dataset),
-            rule,
+            self._rule,
             shuffle=settings.train_sampling_strategy != "sequential",
             seed=self._seed,
-            epochs=self._plan.epochs,
-            shorter_epochs=True,
+            epochs=epochs,
             rank=settings.process_index,
             world=settings.world_size,
         )
         return self._selection
+
+    def _steps_of_epoch(self) -> int:
+        """Returns how many steps an epoch has, for a rule."""
+        settings, size = self.args, int(self._train_batch_size)
+        examples: int = len(cast(Any, self.train_dataset)) // settings.world_size
+        whole = examples // size
+        batches = whole if settings.dataloader_drop_last else math.ceil(examples / size)
+        steps: int = math.ceil(batches / settings.gradient_accumulation_steps)
+        return max(steps, 1)
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own; with a rule its batches come with their examples' indices."""
@@ -473,37 +468,6 @@ class SelectiveTrainerMixin(Trainer):
         """Logs values; beside a training loss, the statistics of the selection."""
         super().log(logs, *args, **kwargs)
 
-    def set_initial_training_values(self, *args: Any) -> Any:
-        """The numbers of epochs, steps and examples; with "memory" those of its epochs."""
-        values = super().set_initial_training_values(*args)
-        if not self._plan:
-            return values
-        _, _, examples, _, size, _, _ = values
-        plan, first = self._plan, self._plan.batches[0]
-        return len(plan.batches), plan.updates(0), examples, plan.read, size, first, plan.steps
-
-    def _init_training_state(self, *args: Any) -> Any:
-        """Where training begins, in epochs and in batches of the first of them."""
-        trained = super()._init_training_state(*args)
-        if not self._plan:
-            return trained
-        *_, checkpoint, _ = args
-        if checkpoint is not None and self.args.ignore_data_skip:
-            raise ConfigError(
-                'method="memory" resumes at its place in an epoch: leave ignore_data_skip out'
-            )
-        epoch, steps = self._plan.place(self.state.global_step)
-        if steps:
-            self._selection.resume(epoch)
-        return epoch, steps * self.args.gradient_accumulation_steps
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        if self._plan:
-            epoch = kwargs["epoch"]
-            kwargs["steps_in_epoch"] = self._plan.batches[epoch]
-            kwargs["num_update_steps_per_epoch"] = self._plan.updates(epoch)
-        return super()._run_epoch(*args, **kwargs)
-
     def _state_path(self, folder: str) -> Path:
         rank = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
         return Path(folder, f"sift_state{rank}.pth")
@@ -524,8 +488,8 @@ class SelectiveTrainerMixin(Trainer):
         is_single = self._method == "single_pass"
         save = self._selection.get_extra_state if is_single else self._selection.state_dict
         state = {"settings": self._settings(), "selection": save()}
-        if self._plan:
-            state |= {"plan": self._plan.batches, "stats": asdict(self.stats)}
+        if self._rule:
+            state["stats"] = asdict(self.stats)
         torch.save(seal(state), self._state_path(output_dir))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -541,8 +505,14 @@ class SelectiveTrainerMixin(Trainer):
         state = torch.load(path, weights_only=True)
         check_digest(self, state)
         check_entries(self, state, {}, self._settings())
-        if self._plan:
-            self._plan.check(state["plan"], self.state.global_step)
+        if self._rule:
+            if self.args.ignore_data_skip:
+                raise ConfigError(
+                    "memory= resumes at its place in an epoch: leave ignore_data_skip out"
+                )
+            epoch, steps = divmod(self.state.global_step, self._steps_of_epoch())
+            if steps:  # the Trainer skips what it trained on
+                self._selection.resume(epoch)
             vars(self.stats).update(state["stats"])
         is_single = self._method == "single_pass"
         load = self._selection.set_extra_state if is_single else self._selection.load_state_dict

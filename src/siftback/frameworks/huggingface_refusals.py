@@ -216,7 +216,6 @@ def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
     indexed = indexed and not isinstance(data, IterableDataset)
     split = bool(config.split_batches or config.dispatch_batches)
     return {
-        "this release of transformers: upgrade it": not hasattr(Trainer, "_run_epoch"),
         f"{order}, an order of its own: leave it out": order not in ("random", "sequential"),
         f'a training loader of {owners}: give method="two_pass"': bool(owners),
         f"a {type(data).__name__} without length or index: give a map-style data set": not indexed,

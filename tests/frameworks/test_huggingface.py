@@ -353,3 +353,42 @@ def test_losses_and_selectors_of_one_s_own(tmp_path):
         num_train_epochs=1,
     ).train()
     assert 0 < float(rule.values.max()) <= math.log(3) + 1e-6
+
+
+@pytest.mark.filterwarnings("ignore")  # of TensorBoard and of what it brings
+@pytest.mark.parametrize("method", METHODS)
+def test_each_logging_step_has_the_statistics_in_the_history_and_the_loggers(method, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    ours = trainer(
+        tmp_path,
+        "classifier",
+        selection=selection(method),
+        logging_steps=3,
+        eval_strategy="epoch",
+        report_to="tensorboard",
+    )
+    ours.train()
+    history = [entry for entry in ours.state.log_history if "loss" in entry]
+    entries = ours.stats.log_entries(share=0.5)
+    assert [entry["step"] for entry in history] == [3, 6, 9, 12]
+    for entry in ours.state.log_history:
+        assert (entries.keys() <= entry.keys()) == ("loss" in entry)
+    for name in entries.keys() - {"sift/seconds_selection"}:
+        assert history[-1][name] == entries[name]
+    rows = 4 if method == "two_pass" else 8
+    assert [entry["sift/backwards"] for entry in history] == [
+        3 * rows,
+        6 * rows,
+        9 * rows,
+        12 * rows,
+    ]
+    (folder,) = {path.parent for path in tmp_path.rglob("events.out.tfevents*")}
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    for name in entries:
+        scalars = events.Scalars(f"train/{name}")
+        assert [scalar.value for scalar in scalars] == pytest.approx(
+            [entry[name] for entry in history]
+        )

@@ -466,7 +466,18 @@ class SelectiveTrainerMixin(Trainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs values; beside a training loss, the statistics of the selection."""
+        if "loss" in logs:  # of training: those of evaluation and of the whole have other names
+            logs |= self.stats.log_entries(self._share())
         super().log(logs, *args, **kwargs)
+
+    def _share(self) -> float:
+        """Returns the share of the examples that are kept now; 1 while all are."""
+        if self._rule:
+            return float(self._selection.draw.share)
+        if self._method == "single_pass":
+            chosen = self._selection.selection.positions
+            return len(chosen) / max(len(self._selection.losses), 1)
+        return float(self._selection.share)
 
     def _state_path(self, folder: str) -> Path:
         rank = f"_{self.args.process_index}" if self.args.world_size > 1 else ""

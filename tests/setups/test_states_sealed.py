@@ -293,6 +293,7 @@ def test_each_shard_answers_for_its_values(damage):
 # States of other settings: every argument is in one of these, or says why it is not
 
 MODEL = nn.Linear(5, 3)
+WEIGHTED = {"weights": [1.0, 2.0], "balance": [0, 1, 1]}
 WHEN = {"warmup": Epochs(2), "tail": Share(0.25)}
 # Arguments that change the speed alone; and objects, of which the states are parts.
 SPEED = {"compile", "place", "threads", "timeout", "backend", "check"}
@@ -330,11 +331,12 @@ SETTINGS = [
      {"optimizer": lambda: torch.optim.SGD(MODEL.parameters(), 0.1), "scorer": GradientBound()}),
     (Memory, {"keep": 0.5},
      WHEN | {"keep": 0.3, "floor": 0.2, "decay": 0.5, "guard": NoiseGuard(3), "shards": 2}),
-    (Memory, {"beta": 1.0}, {"beta": 2.0}),
+    (Memory, {"beta": 1.0}, {"beta": 2.0} | WEIGHTED | {"unbiased": True}),
     (Memory, {},
      WHEN | {"keep": 0.5, "floor": 0.2, "decay": 0.5, "guard": NoiseGuard(3)}),
     (InfoBatch, {}, {"ratio": 0.4, "delta": 0.5, "warmup": Epochs(2)}),
     (RS2, {}, WHEN | {"keep": 0.3, "replacement": True}),
+    (RS2, {"replacement": True}, WEIGHTED),
     (UCB, {}, WHEN | {"keep": 0.3, "c": 2.0, "decay": 0.5, "every": 2}),
     (Kakurenbo, {}, WHEN | {"ratio": 0.4, "threshold": 0.2}),
     (SeTa, {}, {"ratio": 0.3, "groups": 5, "window": 1.0, "delta": 0.5, "warmup": Epochs(2)}),

@@ -85,8 +85,8 @@ class InfoBatch(LastLossRule):
     ...     for x, y in loader:
     ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
     ...         loss.backward()
-    >>> loader.stats.scored, loader.stats.forwards < 4 * 256
-    (0, True)
+    >>> loader.stats.scored, loader.stats.forwards, loader.stats.seen > 4 * 256
+    (0, 1024, True)
     """
 
     reweights = True

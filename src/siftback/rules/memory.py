@@ -1,20 +1,27 @@
 """Memory: selection without extra cost, by the loss of each example when last trained on."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_share, format_value
+from siftback.arguments import check_flag, check_share, format_value
 from siftback.draws.histogram_draw import draw_in_shards
-from siftback.draws.percentile_draw import draw_by_percentile
-from siftback.draws.ratio_draw import draw_by_ratio, draw_independently
+from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
+from siftback.draws.ratio_draw import draw_by_ratio, draw_independently, ratio_probabilities
+from siftback.draws.weighted_draw import (
+    exact_probabilities,
+    independent_probabilities,
+    unbiased_weights,
+)
 from siftback.errors import ConfigError
+from siftback.rules.base_weights import resolve_weights
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Moment, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
-from siftback.selectors.sampling import count_of
+from siftback.selectors.sampling import choose_exactly, count_of
 from siftback.tables.score_table import ScoreTable
 
 
@@ -46,6 +53,25 @@ class Memory(LastLossRule):
     where the percentile is that of the remembered loss among all of them (see
     `draw_by_percentile`).
 
+    **Base weights** multiply these probabilities p. With b the weight of an example, and as many
+    drawn as without, the probability is::
+
+        pi = min(1, c * b * p),    c such that round(keep * N) are drawn, of a fixed share
+        pi = min(1, b / mean(b) * p),                              where it follows the losses
+
+    An example is drawn at most once, so that the most weighted of a strongly imbalanced set are all
+    drawn and no more. Without a loss yet, examples are certain to be drawn, as far as the count
+    allows. During warm-up and tail everything is read once, whatever the weights.
+
+    **Unbiased** loss weights, for an example that is drawn, are::
+
+        v = sum(pi) / sum(b) * b / pi,    b = 1 without base weights
+
+    by which ``sum of v * loss / sum(pi)`` over the drawn has the expectation
+    ``sum(b * loss) / sum(b)`` over all examples. So they undo what p favours, and not what the
+    weights do: the mean over classes, with ``balance``, also where an example would have to be
+    drawn more than once.
+
     Args:
         keep: Share of the examples in an epoch, in (floor, 1]; by default it follows the losses.
         beta: In place of ``keep``, the exponent, at least 0.
@@ -71,6 +97,10 @@ class Memory(LastLossRule):
             multiple of all numbers of processes that the training is to run on, such as 960. Of
             each shard ``round(keep * N) // S`` are drawn (see `draw_in_shards`), and the draw does
             not depend on the number of processes. The share has to be fixed.
+        weights: float[N], base weights, finite and above 0, of any scale; see above.
+        balance: In place of ``weights``, int[N], the label of each example: its base weight is 1
+            over the number of examples of its class, so that classes are drawn equally often.
+        unbiased: Whether the loss of an example that is drawn has the weight v above.
 
     Attributes:
         keep: The share of an epoch; None where it follows the losses.
@@ -78,7 +108,8 @@ class Memory(LastLossRule):
 
     Raises:
         ConfigError: If one of them is out of range, both ``keep`` and ``beta`` are given, or
-            ``shards`` with neither of these, with a guard or with a table in a file.
+            ``shards`` with neither of these, with a guard, with weights or with a table in a file;
+            or ``unbiased`` with a guard, with shards or without a floor.
 
     >>> memory = Memory()
     >>> memory.grow(5)
@@ -94,6 +125,16 @@ class Memory(LastLossRule):
     >>> memory.draw(1, torch.Generator().manual_seed(1))
     tensor([1., 0., 0., 1., 0., 1.])
 
+    Of classes of unlike size:
+
+    >>> labels = torch.tensor([0] * 90 + [1] * 10)
+    >>> memory = Memory(keep=0.15, balance=labels)
+    >>> memory.grow(100)
+    >>> memory.update(torch.arange(100), torch.ones(100), epoch=0)
+    >>> drawn = memory.draw(1, torch.Generator().manual_seed(0))
+    >>> drawn[labels == 0].sum(), drawn[labels == 1].sum()
+    (tensor(8.), tensor(7.))
+
     In a training loop:
 
     >>> from torch.nn import functional as F
@@ -102,13 +143,13 @@ class Memory(LastLossRule):
     >>> data = TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
     >>> model = torch.nn.Linear(8, 4)
     >>> loader = DataLoader(data, batch_size=32, shuffle=True)
-    >>> loader = SelectiveLoader(loader, memory=Memory(keep=0.55), epochs=4)
+    >>> loader = SelectiveLoader(loader, memory=Memory(), epochs=4)
     >>> for _ in range(4):
     ...     for x, y in loader:
     ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
     ...         loss.backward()
-    >>> loader.stats.seen, loader.stats.scored, loader.stats.forwards  # 256 + 3 * 141
-    (1024, 0, 679)
+    >>> loader.stats.scored, loader.stats.forwards, loader.stats.seen > 4 * 256
+    (0, 1024, True)
     """
 
     beta: float
@@ -126,9 +167,23 @@ class Memory(LastLossRule):
         guard: NoiseGuard | None = None,
         table: ScoreTable | None = None,
         shards: int | None = None,
+        weights: Tensor | Sequence[float] | None = None,
+        balance: Tensor | Sequence[int] | None = None,
+        unbiased: bool = False,
     ) -> None:
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         self.floor = check_share("floor", floor)
+        self.takes_weights = shards is None
+        weights = resolve_weights(weights, balance)
+        if weights is not None:
+            self.set_base_weights(weights)
+        self.unbiased = self.reweights = check_flag("unbiased", unbiased)
+        if unbiased and (guard or shards is not None or not floor):
+            raise ConfigError(
+                f"unbiased=True with a guard, shards={shards} or floor={floor}: a guard leaves out "
+                "what it suspects, shards draw as many each, and without a floor above 0 some are "
+                "never drawn: leave those out"
+            )
         self.keep: float | None = None
         if keep is not None and beta is not None:
             raise ConfigError(
@@ -163,32 +218,68 @@ class Memory(LastLossRule):
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Draws examples by the remembered losses, exactly `count` where the share is fixed."""
-        count = self.count(epoch)
-        if self.keep is None or count is None:
-            return self._draw_by_losses(generator)
-        scores = self.scores(epoch)
+        count, losses = self.count(epoch), self.scores(epoch)
+        if self.base_weights is not None or self.unbiased:
+            return self._draw_weighted(losses, count, generator)
+        if count is None:
+            suspects = self.suspects
+            weights = draw_independently(losses, self.floor, generator, excluded=suspects)
+            if self.guard:
+                weights[suspects] = self.guard.admit(len(suspects), 1.0, generator).float()
+            return weights
         if self.shards:
-            return draw_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
+            return draw_in_shards(losses, self.shards, self.beta, self.floor, count, generator)
         if not self.guard or self.guard.released:
-            return draw_by_percentile(scores, self.beta, self.floor, count, generator)
-        suspects = self.suspects
-        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
-        least = count - int(trusted.sum())
-        admitted = self.guard.admit(len(suspects), self.keep, generator, least=least, most=count)
-        weights = torch.zeros(self.examples, dtype=torch.float32)
-        weights[suspects] = admitted.float()
-        count -= int(admitted.sum())
-        weights[trusted] = draw_by_ratio(scores[trusted], self.floor, count, generator)
+            return draw_by_percentile(losses, self.beta, self.floor, count, generator)
+        weights, trusted = self._admit_suspects(self.guard, count, generator)
+        count -= int(weights.sum())
+        weights[trusted] = draw_by_ratio(losses[trusted], self.floor, count, generator)
         return weights
 
-    def _draw_by_losses(self, generator: torch.Generator) -> Tensor:
-        """Draws as many as the losses say; of the suspects as many as the guard admits."""
-        losses, suspects = self.values[:, 0], self.suspects
-        weights = draw_independently(losses, self.floor, generator, excluded=suspects)
+    def _draw_weighted(
+        self, losses: Tensor, count: int | None, generator: torch.Generator
+    ) -> Tensor:
+        """Draws as `draw` does, with base weights, loss weights or both."""
+        base = self.base_weights
+        if base is None:
+            base = torch.ones(self.examples, dtype=torch.float64)
+        weights = torch.zeros(self.examples, dtype=torch.float32)
+        trusted, by_percentile = torch.arange(self.examples), True
         if self.guard:
-            weights[suspects] = self.guard.admit(len(suspects), 1.0, generator).float()
+            weights, trusted = self._admit_suspects(self.guard, count, generator)
+            losses, base, by_percentile = losses[trusted], base[trusted], self.guard.released
+        if count is None:
+            probabilities = independent_probabilities(losses, self.floor, base)
+            draws = torch.rand(len(losses), dtype=torch.float64, generator=generator)
+            drawn = (draws < probabilities).nonzero().squeeze(1)
+        else:
+
+            def proportions(known: Tensor) -> Tensor:
+                if by_percentile:
+                    return draw_probabilities(known, self.beta, self.floor)
+                return ratio_probabilities(known, self.floor)
+
+            count -= int(weights.sum())
+            probabilities = exact_probabilities(losses, proportions, base, count)
+            drawn = choose_exactly(probabilities, count, generator)
+        factors = unbiased_weights(probabilities, base) if self.unbiased else torch.ones(len(base))
+        weights[trusted[drawn]] = factors[drawn]
         return weights
+
+    def _admit_suspects(
+        self, guard: NoiseGuard, count: int | None, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Draws among the suspects: float32[examples], and int64[n], the other examples."""
+        suspects = self.suspects
+        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
+        others = trusted.nonzero().squeeze(1)
+        limits = {} if count is None else {"least": count - len(others), "most": count}
+        admitted = guard.admit(len(suspects), self.keep or 1.0, generator, **limits)
+        weights = torch.zeros(self.examples, dtype=torch.float32)
+        weights[suspects] = admitted.float()
+        return weights, others
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
-        return {**super().settings(), "keep": self._keep, "shards": self.shard_count}
+        settings = {**super().settings(), "keep": self._keep, "shards": self.shard_count}
+        return settings | ({"unbiased": True} if self.unbiased else {})

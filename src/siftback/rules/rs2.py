@@ -1,14 +1,17 @@
 """RS2: another random subset every epoch."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from siftback.arguments import check_flag, check_share
+from siftback.rules.base_weights import resolve_weights
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
+from siftback.selectors.sampling import choose_exactly
 from siftback.state import Check, raise_damaged, tensor
 
 
@@ -66,9 +69,14 @@ class RS2(EpochRule):
             ``ceil(1 / keep)`` epochs, then of a new one.
         warmup: How long all examples are trained on at first.
         tail: How long all examples are trained on at the end.
+        weights: float[N], finite and above 0, of any scale, with ``replacement=True``: an example
+            with the base weight b is drawn with probability ``min(1, c * b)``, with c such that
+            ``ceil(keep * N)`` are drawn.
+        balance: In place of ``weights``, int[N], the label of each example: its base weight is 1
+            over the number of examples of its class, so that classes are drawn equally often.
 
     Raises:
-        ConfigError: If one of them is out of range.
+        ConfigError: If one of them is out of range, or weights are given without replacement.
 
     >>> rs2 = RS2(keep=0.5)
     >>> rs2.grow(6)
@@ -87,10 +95,15 @@ class RS2(EpochRule):
         replacement: bool = False,
         warmup: Moment = Epochs(0),
         tail: Moment = Share(0.0),
+        weights: Tensor | Sequence[float] | None = None,
+        balance: Tensor | Sequence[int] | None = None,
     ) -> None:
         super().__init__(warmup=warmup, tail=tail)
         self.keep = check_share("keep", keep, least=False, most=True)
-        self.replacement = check_flag("replacement", replacement)
+        self.replacement = self.takes_weights = check_flag("replacement", replacement)
+        weights = resolve_weights(weights, balance)
+        if weights is not None:
+            self.set_base_weights(weights)
         self._waiting = torch.empty(0, dtype=torch.int64)
 
     def count(self, epoch: int) -> int:
@@ -99,6 +112,10 @@ class RS2(EpochRule):
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns 1 for drawn examples; see `take_from_permutations`."""
+        base = self.base_weights
+        if base is not None:
+            drawn = choose_exactly(base, self.count(epoch), generator)
+            return torch.zeros(len(base), dtype=torch.float32).index_fill_(0, drawn, 1.0)
         waiting = self._waiting[:0] if self.replacement else self._waiting
         drawn, self._waiting = take_from_permutations(
             waiting, self.count(epoch), self._examples, generator, self.candidates

@@ -11,6 +11,7 @@ from torch import Tensor
 from siftback.arguments import check_integer, check_share, format_value
 from siftback.draws.percentile_draw import draw_by_percentile
 from siftback.errors import ConfigError, LossError, StateError
+from siftback.rules.base_weights import normalize_weights
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.scorers.fresh import check_scorer
@@ -28,6 +29,7 @@ from siftback.state import (
     raise_damaged,
     seal,
     state_of,
+    tensor_checksum,
 )
 from siftback.tables.score_table import ScoreTable
 from siftback.tables.shards import Shards
@@ -68,6 +70,7 @@ class EpochRule(Stateful, ABC):
             and with which confidence; likewise.
         needs_passes: Whether scoring passes refresh it, see `RefreshedRule`.
         learns: Whether it learns from the losses of training: it overrides `update`.
+        takes_weights: Whether its draws can have base weights; of an instance.
         guard: Holds back examples whose label is probably wrong; None in most rules.
         selector: Selects in a scoring pass; None where there are none.
         scorer: Scores the examples in a scoring pass; likewise.
@@ -88,6 +91,7 @@ class EpochRule(Stateful, ABC):
     reweights = False
     needs_predictions = False
     needs_passes = False
+    takes_weights = False
     guard: NoiseGuard | None = None
     selector: Selector | None = None
     scorer: Scorer | None = None
@@ -108,6 +112,7 @@ class EpochRule(Stateful, ABC):
         self.learns = type(self).update is not EpochRule.update
         self.table = checked_table(type(self).__name__, table, columns)
         self._examples = 0
+        self._base_weights: Tensor | None = None
         self.candidates: Tensor | None = None
         self.shard_count = None if shards is None else check_integer("shards", shards, 1)
         self.shards: Shards | None = None
@@ -140,6 +145,53 @@ class EpochRule(Stateful, ABC):
             return torch.ones(self.rows, dtype=torch.bool)
         return ~self.values.isnan().all(1)
 
+    def set_base_weights(self, weights: Any) -> None:
+        """Has the probability of each example to be drawn be multiplied by a weight.
+
+        Call it before the first draw. Rules that take weights as an argument call it themselves.
+
+        Args:
+            weights: float[N], finite and above 0, of any scale; a tensor, an array or a list.
+
+        Raises:
+            ConfigError: If the rule cannot draw by them or has others already, or they are not as
+                above, or not of as many examples.
+
+        >>> from siftback import Memory
+        >>> memory = Memory()
+        >>> memory.set_base_weights([1, 2, 3])
+        >>> memory.base_weights
+        tensor([0.5000, 1.0000, 1.5000], dtype=torch.float64)
+        """
+        if not self.takes_weights:
+            raise ConfigError(
+                f"{type(self).__name__} cannot draw by weights of examples, as it is: give "
+                "Memory(...) without shards=, or RS2(..., replacement=True)"
+            )
+        weights = normalize_weights(weights)
+        if self._base_weights is not None and not torch.equal(self._base_weights, weights):
+            raise ConfigError(
+                f"{type(self).__name__} has other weights of examples already: give them once, as "
+                "weights= or balance= of the rule, or by a sampler that draws by weights"
+            )
+        self._check_length(weights, self._examples)
+        self._base_weights = weights
+
+    def _check_length(self, weights: Tensor, examples: int) -> None:
+        if examples not in (0, len(weights)):  # 0 where their number is not known yet
+            raise ConfigError(
+                f"{type(self).__name__} has weights of {len(weights)} examples, and there are "
+                f"{examples}: give the weight or the label of each example of the data set, whose "
+                "length has to be known"
+            )
+
+    @property
+    def base_weights(self) -> Tensor | None:
+        """float64[examples], which multiply the probabilities of a draw; None without any."""
+        if self._base_weights is None or self.candidates is None:
+            return self._base_weights
+        return self._base_weights[self.candidates]
+
     @contextmanager
     def among(self, candidates: Tensor | None) -> Iterator[None]:
         """Has draws be among some examples alone, as long as the context lasts.
@@ -166,6 +218,8 @@ class EpochRule(Stateful, ABC):
                 f"shards={self.shard_count} of {self._examples} examples, and there are "
                 f"{examples} now: give another rule for another data set"
             )
+        if self._base_weights is not None:
+            self._check_length(self._base_weights, examples)
         if self.shard_count and not self.shards:
             self.shards = Shards(self.shard_count, examples)
         self._examples = max(self._examples, examples)
@@ -235,6 +289,9 @@ class EpochRule(Stateful, ABC):
         values = {name: getattr(self, name) for name in names}
         values |= {name: v.settings() for name, v in values.items() if isinstance(v, Stateful)}
         when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
+        if self._base_weights is not None:
+            checksum = tensor_checksum(self._base_weights)
+            values["weights"] = f"crc32 {checksum:08x} of {len(self._base_weights)}"
         return {"rule": type(self).__name__, **values, **when}
 
     def state_fields(self) -> dict[str, Check]:

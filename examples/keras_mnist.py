@@ -1,9 +1,9 @@
 """Trains on MNIST in Keras 3, on the examples that are worth it.
 
 With --method selective-backprop a third of each batch is trained on, after a scoring pass; with
---method memory a half of the examples is not even read, by the losses of earlier epochs. MNIST is
-read from the folder SIFTBACK_DATA or ../shared/data, or else from the Hugging Face hub; loading it
-needs pip install siftback[lab,keras].
+--method memory each pass over the examples has a half of them, by their last losses, and the others
+are not even read. MNIST is read from the folder SIFTBACK_DATA or ../shared/data, or else from the
+Hugging Face hub; loading it needs pip install siftback[lab,keras].
 """
 
 import argparse
@@ -50,7 +50,7 @@ model.compile(optimizer, loss, metrics=["accuracy"])
 model.fit(**source, epochs=asked.epochs, verbose=2, validation_data=test, validation_batch_size=500)
 
 accuracy = model.evaluate(*test, batch_size=500, verbose=0)[1]
-plain = asked.epochs * len(x)
+plain = model.stats.seen  # of as many passes over the data
 print(f"test accuracy {accuracy:.2%} after {int(model.optimizer.iterations)} of {steps} steps")
 print(
     f"{model.stats.backwards} examples run backward, {model.stats.scored} scored and "

@@ -15,7 +15,7 @@ from keras_models import Examples, compiled, data, network, weights
 from siftback import Epochs, Memory
 from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel
 
-BATCH, EPOCHS, KILLED_AFTER = 8, 3, 4  # 5 batches of 8 an epoch; with memory 5, then twice 3
+BATCH, EPOCHS, KILLED_AFTER = 8, 3, 4  # 5 batches of 8 an epoch
 FORMS = ("memory", "selective-backprop")
 
 

@@ -25,7 +25,6 @@ from siftback.errors import ConfigError, LossError, StateError
 from siftback.frameworks.keras_dataset import (
     INDEX,
     OWN,
-    WEIGHT,
     Progress,
     SelectiveDataset,
     callbacks_with_progress,
@@ -85,6 +84,30 @@ class KerasWrapper(keras.Model):
         """Those of the wrapped model, where it has any."""
         return self.model.output_names
 
+    @property
+    def inputs(self) -> Any:
+        """Those of the wrapped model, where it has any."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> Any:
+        """Those of the wrapped model, where it has any."""
+        return self.model.outputs
+
+    @property
+    def layers(self) -> list[Any]:
+        """Those of the wrapped model."""
+        return list(self.model.layers)
+
+    def summary(self, *args: Any, **settings: Any) -> Any:
+        """Prints the summary of the wrapped model; see ``keras.Model.summary``."""
+        return self.model.summary(*args, **settings)
+
+    @property
+    def share(self) -> float:
+        """Share of the examples that is kept now; 1 while all are."""
+        raise NotImplementedError
+
     def fit(self, *args: Any, **settings: Any) -> Any:
         """Trains as Keras does; on a `SelectiveDataset` it goes on within an epoch.
 
@@ -110,7 +133,7 @@ class KerasWrapper(keras.Model):
                 if progress.dataset:
                     check_settings(progress.dataset, arguments)
                     arguments["shuffle"] = False
-                    # As Keras says where an epoch has fewer batches than the first one.
+                    # As Keras says of the rest of an epoch.
                     warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
                     # Builds what is not built. Keras would read batches for it, of an epoch not
                     # yet begun.
@@ -350,6 +373,11 @@ class SelectiveModel(KerasWrapper):
                 "that on it, or leave memory= out"
             )
 
+    @property
+    def share(self) -> float:
+        """Share of the rows that the last batch was to keep; 1 where all were trained on."""
+        return self._selection.share
+
     def train_step(self, data: Any) -> Any:
         """Keras's step, on the rows of the batch that are chosen by their losses."""
         x, y, sample_weight = batch = keras.utils.unpack_x_y_sample_weight(data)
@@ -416,6 +444,11 @@ class LossRecorder(KerasWrapper):
                 "recorder.model"
             )
 
+    @property
+    def share(self) -> float:
+        """Share of the examples that the pass in training has."""
+        return self.progress.dataset.share if self.progress.dataset else 1.0
+
     def train_step(self, data: Any) -> Any:
         """Keras's step, which records the losses of the batch."""
         x, y, carried = keras.utils.unpack_x_y_sample_weight(data)
@@ -424,9 +457,11 @@ class LossRecorder(KerasWrapper):
                 "LossRecorder trains on batches that carry the indices of their examples: call "
                 "fit() with a SelectiveDataset, or train the wrapped model, recorder.model"
             )
-        weights, sample_weight = carried[WEIGHT], carried.get(OWN)
-        factors = weights if bool((weights != 1).any()) else None
-        record = partial(self._record_losses, carried[INDEX], sample_weight)
+        assert self.progress.dataset
+        indices, sample_weight = carried[INDEX].cpu(), carried.get(OWN)
+        weights = self.progress.dataset.take_batch(indices, self.stats)
+        factors = weights.to(carried[INDEX].device) if bool((weights != 1).any()) else None
+        record = partial(self._record_losses, indices, sample_weight)
         return self.train_on((x, y, sample_weight), factors, record)
 
     def _record_losses(self, indices: Tensor, sample_weight: Any, y: Any, y_pred: Any) -> None:
@@ -442,8 +477,7 @@ class LossRecorder(KerasWrapper):
                 f"the loss of example {int(indices[row])} is {float(losses[row])}: lower the "
                 "learning rate or fix the example"
             )
-        dataset.update(indices.cpu(), losses)
-        self.stats.released += len(losses)
+        dataset.update(indices, losses)
 
     def test_step(self, data: Any) -> Any:
         """Keras's step; nothing is recorded."""

@@ -1,8 +1,10 @@
 """For `siftback.frameworks.keras`: a data set of known order, and the progress of its training."""
 
+import math
+import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ except ModuleNotFoundError as error:
 
 from siftback.arguments import check_integer
 from siftback.batches import tree
-from siftback.batches.last_batches import count_batches, find_start
+from siftback.batches.stats import Stats
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.rule import EpochRule, checked_rule
@@ -41,7 +43,6 @@ from siftback.state import (
 __all__ = [
     "INDEX",
     "OWN",
-    "WEIGHT",
     "Progress",
     "SelectiveDataset",
     "callbacks_with_progress",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _NONE = -1  # in a state: the epoch is not begun
-INDEX, WEIGHT, OWN = "sift_index", "sift_weight", "sample_weight"
+INDEX, OWN = "sift_index", "sample_weight"
 
 
 class SelectiveDataset(keras.utils.PyDataset, Stateful):
@@ -59,17 +60,18 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
     The order is a function of the seed and the epoch; ``fit(shuffle=...)`` has no part in it. How
     far training has come is saved with the weights, and goes on with the next batch.
 
-    With ``memory=``, an epoch has only the examples that the rule draws for it, and no other is
-    read. It is then trained on by ``LossRecorder(model).fit(dataset, epochs=...)``, which records
-    the loss of each example for the draws that follow. Each batch carries the indices of its
-    examples, so that worker threads and reading ahead cannot mix losses up. Without ``memory=``
-    it is for ``SelectiveModel(model, ...).fit(dataset, epochs=...)``.
+    With ``memory=``, an epoch consists of passes over the data, see `SelectiveSampler`: it has as
+    many batches as without, and what the rule leaves out of a pass is not read. It is then trained
+    on by ``LossRecorder(model).fit(dataset, epochs=...)``, which records the loss of each example
+    for the draws that follow. A pass is drawn when all batches before its first one were trained
+    on, however many workers read ahead. Each batch carries the indices of its examples, so that
+    they cannot mix losses up. Without ``memory=`` it is for
+    ``SelectiveModel(model, ...).fit(dataset, epochs=...)``.
 
     Args:
         data: A tuple of arrays or tensors, ``(x, y)`` or ``(x, y, sample_weight)``, each of which
             may be nested; or a map-style data set of examples that are such tuples.
-        batch_size: Examples of a batch; the last one of an epoch may be smaller. Where it would be
-            a single one of those that a rule draws, the last two batches share theirs.
+        batch_size: Examples of a batch; the last one of an epoch may be smaller.
         memory: An `EpochRule` that needs no scoring passes, such as `Memory`. Its loss weights, if
             it has any, are applied. None leaves no example out.
         epochs: Of the whole training, which ``fit`` must agree with.
@@ -92,7 +94,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
     >>> model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
     >>> history = model.fit(dataset, epochs=4, verbose=0)
     >>> dataset.total_steps, int(model.optimizer.iterations), model.stats.unread
-    (15, 15, 144)
+    (24, 24, 288)
     """
 
     def __init__(
@@ -120,16 +122,17 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
             )
         examples = range(tree.size(data)) if self._is_arrays else data
         self._sampler = SelectiveSampler(
-            examples,
-            memory,
-            shuffle=shuffle,
-            seed=seed,
-            epochs=epochs,
-            shorter_epochs=True,
-            rank=0,
-            world=1,
+            examples, memory, shuffle=shuffle, seed=seed, epochs=epochs, rank=0, world=1
         )
-        self._order: Tensor | None = None  # int64[n], that of the epoch in training
+        self._sampler.batch_size = self.batch_size
+        # The order of the epoch in training, int64[n], and how much of it is known, more with each
+        # pass, and -1 between epochs; where worker processes read, in memory that they share.
+        self._order = torch.empty(self.examples, dtype=torch.int64)
+        self._known = torch.tensor([_NONE])
+        if self.use_multiprocessing:
+            for shared in (self._order, self._known):
+                cast(Any, shared).share_memory_()
+        self._blocks: Iterator[Tensor] = iter(())
         self._first = 0  # the batch of it that fit() begins with
 
     @property
@@ -140,21 +143,28 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
     @property
     def reweights(self) -> bool:
         """Whether the rule may give examples weights other than 1."""
-        return bool(self._sampler.draw and self._sampler.draw.reweights)
+        draw = self._sampler.draw
+        return bool(draw and (draw.rule.reweights or draw.reweights))
+
+    @property
+    def share(self) -> float:
+        """Share of the examples that the pass in training has; 1 without ``memory=``."""
+        return self._sampler.draw.share if self._sampler.draw else 1.0
+
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch."""
+        return math.ceil(self.examples / self.batch_size)
 
     @property
     def num_batches(self) -> int:
-        """Batches that the epoch in training still had as fit() began it; else of all examples."""
-        return self._count_batches(self._drawn) - self._first
+        """Batches of an epoch; of one that training goes on in, those that were left."""
+        return self.batches - self._first
 
     @property
-    def remaining(self) -> int:
-        """Examples of those batches."""
-        return self._drawn - self._start_of(self._first)
-
-    @property
-    def _drawn(self) -> int:
-        return self.examples if self._order is None else len(self._order)
+    def total_steps(self) -> int:
+        """Batches of the whole training, for learning-rate schedules."""
+        return self.epochs * self.batches
 
     def __len__(self) -> int:
         return self.num_batches
@@ -162,44 +172,23 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
     def __bool__(self) -> bool:
         return True  # not by its length
 
-    def steps(self, epoch: int) -> int:
-        """Batches of an epoch, from 0.
-
-        Raises:
-            TypeError: If the rule cannot know before it has drawn.
-        """
-        draw = self._sampler.draw
-        count = draw.count(epoch) if draw else self.examples
-        if count is None:
-            raise TypeError(
-                f"how many examples {type(self.memory).__name__} draws is not known "
-                "before an epoch begins: take a rule of a fixed count, such as Memory(keep=0.5)"
-            )
-        return self._count_batches(count)
-
-    @property
-    def total_steps(self) -> int:
-        """Batches of the whole training, for learning-rate schedules.
-
-        Raises:
-            TypeError: As `steps`.
-        """
-        return sum(self.steps(epoch) for epoch in range(self.epochs))
-
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """A batch of the epoch in training: inputs, targets, and its weights and indices."""
-        if self._order is None:
+        start = (self._first + index) * self.batch_size
+        end = min(start + self.batch_size, self.examples)
+        while 0 <= self._known[0] < end:  # of a pass that is drawn when training comes to it
+            time.sleep(1e-3)
+        if self._known[0] < 0:
             raise ConfigError(
                 "a SelectiveDataset has batches only in the training that draws them: train "
                 "SelectiveModel(model) on it, or with memory= LossRecorder(model), and evaluate "
                 "or predict with the data itself"
             )
-        batch = self._first + index
-        indices = self._order[self._start_of(batch) : self._start_of(batch + 1)]
+        indices = self._order[start:end].clone()
         x, y, sample_weight = self._read(indices)
-        if not self._sampler.draw:
+        if not self.memory:
             return (x, y) if sample_weight is None else (x, y, sample_weight)
-        carried = {INDEX: indices, WEIGHT: self._sampler.draw.weights_of(indices)}
+        carried = {INDEX: indices}
         return x, y, carried if sample_weight is None else {**carried, OWN: sample_weight}
 
     def first_examples(self) -> tuple[Any, Any, Any]:
@@ -207,10 +196,10 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         return self._read(torch.arange(min(self.batch_size, self.examples)))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draws the examples of an epoch."""
+        """Begins an epoch, in which the last pass goes on or another is drawn."""
         self._sampler.set_epoch(epoch)
         self._sampler.begin()
-        self._set_order(epoch)
+        self._set_order(epoch, 0)
 
     def resume_epoch(self, epoch: int, batches: int) -> None:
         """Goes on within an epoch, as it was drawn before the state that was loaded was saved.
@@ -222,14 +211,18 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         Raises:
             StateError: If it does not have more.
         """
-        self._set_order(epoch)
-        if batches >= self.num_batches:
-            raise_damaged("batches", batches, f"less than the {self.num_batches} of the epoch")
-        self._first = batches
+        if batches >= self.batches:
+            raise_damaged("batches", batches, f"less than the {self.batches} of the epoch")
+        self._set_order(epoch, batches)
 
-    def is_over(self, batches: int) -> bool:
-        """Whether an epoch that was begun has no more batches than these."""
-        return batches == self._count_batches(self._drawn)
+    def draw_batch(self, batch: int) -> None:
+        """Draws the passes that have examples of a batch of the epoch in training."""
+        known = int(self._known[0])
+        while known < min((batch + 1) * self.batch_size, self.examples):
+            indices = next(self._blocks)
+            self._order[known : known + len(indices)] = indices
+            known += len(indices)
+        self._known[0] = known
 
     def end_epoch(self) -> None:
         """Ends the epoch that was begun; its batches may still be asked for."""
@@ -237,7 +230,30 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
 
     def end_training(self) -> None:
         """Has no batches until the next epoch is begun."""
-        self._order, self._first = None, 0
+        self._known[0], self._first = _NONE, 0
+
+    def take_batch(self, indices: Tensor, stats: Stats) -> Tensor:
+        """Counts the examples of the next batch, and returns their loss weights.
+
+        Args:
+            indices: int64[n], its examples.
+            stats: The counts.
+
+        Returns:
+            float32[n].
+        """
+        draw, count = self._sampler.draw, len(indices)
+        assert draw
+        passed = draw.advance(count)
+        stats.seen += passed
+        stats.unread += passed - count
+        stats.released += count
+        if draw.draws:
+            stats.considered += passed
+            stats.kept += count
+        stats.seconds_selection += draw.seconds
+        draw.seconds = 0.0
+        return draw.weights_of(indices)
 
     def update(self, indices: Tensor, losses: Tensor) -> None:
         """Gives the rule the losses of examples of the epoch in training."""
@@ -251,15 +267,9 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         """See `Stateful.members`."""
         return {"sampler": self._sampler}
 
-    def _set_order(self, epoch: int) -> None:
-        self._order, self._first = torch.cat([*self._sampler.order(epoch)]), 0
-
-    def _count_batches(self, count: int) -> int:
-        return count_batches(count, self.batch_size, whole=self.examples)
-
-    def _start_of(self, batch: int) -> int:
-        """Returns the index in the epoch's order of a batch's first example."""
-        return find_start(batch, self._drawn, self.batch_size, whole=self.examples)
+    def _set_order(self, epoch: int, first: int) -> None:
+        self._blocks, self._first, self._known[0] = self._sampler.order(epoch), first, 0
+        self.draw_batch(first)
 
     def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
         if self._is_arrays:
@@ -322,13 +332,6 @@ class Progress(Stateful):
             if self.dataset:
                 self.dataset.begin_epoch(epoch)
         self._epoch = epoch
-        if self.dataset and self.dataset.memory:
-            read, stats = self.dataset.remaining, self._model.stats
-            count = read if resumes else self.dataset.examples
-            stats.seen += count
-            stats.considered += count
-            stats.unread += count - read
-            stats.kept += read
 
     def begin_step(self) -> None:
         """Restores random states, if the step is the first of an epoch or of its rest."""
@@ -339,8 +342,10 @@ class Progress(Stateful):
     def end_step(self) -> None:
         """Counts a batch."""
         self._batches += 1
-        if self.dataset and self.dataset.is_over(self._batches):
+        if self.dataset and self._batches == self.dataset.batches:
             self.end_epoch()  # what is saved after its last step is not within it
+        elif self.dataset:
+            self.dataset.draw_batch(self._batches)
 
     def end_epoch(self) -> None:
         """Ends the epoch, however many of its batches were trained on."""
@@ -435,28 +440,48 @@ class Progress(Stateful):
 
 
 class _Begins(keras.callbacks.Callback):
-    """The first callback: reports to the progress what training does, before others save it."""
+    """The first callback: reports to the progress what training does, before others save it.
+
+    It also adds the statistics of the selection to what is logged.
+    """
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()
         self._progress = progress
-        self.others: list[Any] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._progress.begin_epoch(epoch)
-        if self._progress.dataset:
-            params = {**self.params, "steps": self._progress.dataset.num_batches}
-            for callback in self.others:
-                callback.set_params(params)  # the length that the progress bar shows
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._progress.begin_step()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._log(logs)  # before another pass is drawn
         self._progress.end_step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._progress.end_epoch()
+        self._log(logs)
+
+    def _log(self, logs: Any) -> None:
+        if logs is not None:  # which is passed to all callbacks
+            logs.update(self.model.stats.log_entries(self.model.share))
+
+
+class _Bar(keras.callbacks.ProgbarLogger):
+    """Keras's progress bar, with one entry of the statistics of the selection."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch, _shown(logs))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, _shown(logs))
+
+
+def _shown(logs: Any) -> dict[str, Any]:
+    """Returns the entries that a progress bar shows."""
+    hidden = Stats().log_entries(1.0).keys() - {"sift/share"}
+    return {name: value for name, value in (logs or {}).items() if name not in hidden}
 
 
 class _Starts(keras.callbacks.Callback):
@@ -488,11 +513,9 @@ def callbacks_with_progress(progress: Progress, callbacks: Any, verbose: Any) ->
     if verbose != 0 and not any(
         isinstance(callback, kinds.ProgbarLogger) for callback in callbacks
     ):
-        callbacks.append(kinds.ProgbarLogger())
-    begins = _Begins(progress)
+        callbacks.append(_Bar())
     restores = any(isinstance(callback, kinds.BackupAndRestore) for callback in callbacks)
-    begins.others = [begins, *callbacks, *([_Starts(progress)] if restores else [])]
-    return begins.others
+    return [_Begins(progress), *callbacks, *([_Starts(progress)] if restores else [])]
 
 
 def check_settings(dataset: SelectiveDataset, settings: dict[str, Any]) -> None:

@@ -151,7 +151,7 @@ def trained(folder, model, data, cls=None, collator=None, **given):
 
 WAYS = {
     "two_pass": {"method": "two_pass", "keep": 0.5},
-    "memory": {"method": "memory"},
+    "memory": {},
 }
 
 
@@ -254,14 +254,14 @@ TRAINERS = {
         {"method": "two_pass", "losses": losses_weighed},
     ),
     "class weights with memory": (
-        {"method": "memory", "cls": Weighing},
+        {"memory": RULE(), "cls": Weighing},
         "losses=fn.*fn is called with what the model returned",
-        {"losses": losses_weighed},
+        {"losses": losses_weighed, "memory": RULE()},
     ),
     "two calls with memory": (
-        {"method": "memory", "cls": TwiceCalled, "losses": losses_of_logits},
-        'give method="two_pass", and give losses=fn',
-        {"method": "two_pass", "keep": 0.5, "losses": losses_of_two},
+        {"memory": RULE(), "cls": TwiceCalled, "losses": losses_of_logits},
+        'give method="two_pass" without weights, and give losses=fn',
+        {"memory": None, "keep": 0.5, "losses": losses_of_two},
     ),
     "two calls in two passes": (
         TWO | {"cls": TwiceCalled},
@@ -286,8 +286,8 @@ TRAINERS = {
         {"settings": {"per_device_train_batch_size": 4}},
     ),
     "a schedule beside a rule": (
-        {"method": "memory", "schedule": AT_ONCE},
-        "give the rule warmup=",
+        {"memory": RULE(), "schedule": AT_ONCE},
+        "schedule= given: a rule has settings of its own",
         {"schedule": None, "memory": Memory(keep=0.5, warmup=Epochs(1))},
     ),
     "a stream": (
@@ -296,14 +296,14 @@ TRAINERS = {
         {"schedule": AT_ONCE},
     ),
     "a stream with memory": (
-        {"method": "memory", "data": Stream(), "settings": {"max_steps": 2}},
+        {"memory": RULE(), "data": Stream(), "settings": {"max_steps": 2}},
         "give a map-style data set",
-        {"data": rows("logits for each row")},
+        {"data": rows("logits for each row"), "memory": RULE()},
     ),
-    "a rule without a count": (
-        {"method": "memory", "memory": InfoBatch()},
-        r"such as Memory\(keep=0.5\)",
-        {"memory": Memory(keep=0.5)},
+    "weights with another loss": (
+        {"memory": InfoBatch(), "cls": Weighing},
+        "loss of a step without weights is .*give losses=fn",
+        {"memory": InfoBatch(), "losses": losses_weighed},
     ),
     "auto_find_batch_size": (
         TWO | {"settings": {"auto_find_batch_size": True}},

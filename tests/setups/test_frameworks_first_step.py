@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Memory, Percentile, Schedule, Unbiased
-from siftback.batches.last_batches import SelectiveBatches, find_start
+from siftback.batches.last_batches import SelectiveBatches
 from siftback.errors import BatchError, ConfigError, LossError
 
 AT_ONCE = Schedule(warmup=Epochs(0))
@@ -233,17 +233,12 @@ def test_a_trainer_s_first_step_tells_during_warm_up(case, tmp_path):
 
 
 @pytest.mark.parametrize("count", [34, 66, 50])
-def test_a_trainer_s_epochs_have_no_batch_of_one_row(count, tmp_path):
+def test_a_trainer_s_epochs_have_the_batches_of_the_data(count, tmp_path):
     rule = Memory(keep=0.5, warmup=Epochs(1))
-    ours = huggingface_trainer(tmp_path, count, method="memory", memory=rule)
+    ours = huggingface_trainer(tmp_path, count, memory=rule)
     ours.train()
-    whole = [8] * (count // 8) + [count % 8]
-    half = len(list(torch.arange(count // 2).split(8)))
-    rows = ours.model.net.rows
-    assert rows[: len(whole)] == whole
-    assert len(rows) == len(whole) + 2 * half == ours.state.global_step == ours.state.max_steps
-    assert min(rows) >= 2
-    assert sum(rows) == count + 2 * (count // 2)
+    assert ours.model.net.rows == ([8] * (count // 8) + [count % 8]) * 3
+    assert len(ours.model.net.rows) == ours.state.global_step == ours.state.max_steps
 
 
 def test_a_trainer_keeps_two_rows_of_a_small_last_batch(tmp_path):
@@ -296,24 +291,24 @@ def test_keras_s_first_step_tells_during_warm_up(case):
 
 
 @pytest.mark.parametrize("count", [34, 66, 50])
-def test_keras_s_epochs_have_no_batch_of_one_row(count):
+def test_keras_s_epochs_have_the_batches_of_the_data(count):
     from siftback.frameworks.keras import SelectiveDataset
 
     data = tuple(part.numpy() for part in examples(count))
     rule = Memory(keep=0.5, warmup=Epochs(1))
     dataset = SelectiveDataset(data, 8, memory=rule, epochs=3)
-    sizes, read = [], []
+    read = []
     for epoch in range(3):
         dataset.begin_epoch(epoch)
-        batches = [dataset[index] for index in range(len(dataset))]
-        sizes.append([len(y) for _, y, _ in batches])
-        read.append(torch.cat([carried["sift_index"] for *_, carried in batches]))
-        dataset.update(read[-1], torch.rand(len(read[-1])))
+        for index in range(len(dataset)):
+            dataset.draw_batch(index)
+            *_, carried = dataset[index]
+            read.append(carried["sift_index"])
+            dataset.update(read[-1], torch.rand(len(read[-1])))
         dataset.end_epoch()
-    assert sizes[0] == [8] * (count // 8) + [count % 8]
-    assert all(min(epoch) >= 2 for epoch in sizes[1:])
-    assert [len(epoch) for epoch in sizes] == [dataset.steps(epoch) for epoch in range(3)]
-    assert [len(indices.unique()) for indices in read] == [count, count // 2, count // 2]
+    assert [len(indices) for indices in read] == ([8] * (count // 8) + [count % 8]) * 3
+    passes = torch.cat(read).split([count, *[count // 2] * 4])
+    assert [len(indices.unique()) for indices in passes] == [count, *[count // 2] * 4]
     model = keras_model("LossRecorder")
     model.compile("sgd", "mse", loss_weights=None)
     rule = Memory(keep=0.5, warmup=Epochs(1))
@@ -361,8 +356,3 @@ def test_batches_are_torch_s_but_for_a_last_one_of_one_row(size, drop_last):
             else:
                 assert min(lengths) >= 2
                 assert len(lengths) == len(plain) - (size == 2)
-            if not drop_last:
-                places = [
-                    find_start(at, count, size, whole=whole) for at in range(len(lengths) + 1)
-                ]
-                assert np.diff(places).tolist() == lengths

@@ -1,6 +1,5 @@
 """No batch of a single row is made of larger ones, whatever selects; batch normalisation runs."""
 
-import math
 from functools import partial
 
 import pytest
@@ -12,7 +11,6 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 from remembering import RULES, Numbered, plain, spread, steps_of
 from resuming import check_resumes
 from siftback import (
-    RS2,
     Epochs,
     Indexed,
     InfoBatch,
@@ -26,7 +24,6 @@ from siftback import (
     Uniform,
 )
 from siftback.batches.last_batches import SelectiveBatches, count_batches
-from siftback.epochs.epoch_plan import plan_of
 from siftback.rules.rule import EpochRule
 from toys import AT_ONCE, given_losses
 
@@ -290,22 +287,6 @@ def test_a_sampler_alone_has_batches_too(case, expected):
     assert given == expected
     assert list(map(len, sampler.batches(size, drop_last=True))) == [size] * (drawn // size)
     assert list(SelectiveBatches(range(3), 2, False, lambda: False)) == [[0, 1], [2]]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-@pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("keep", [0.41, 0.5])
-def test_a_plan_counts_them(size, world, keep):
-    rule = RS2(keep, tail=Epochs(1))
-    for examples in (41, 50, 57):
-        rule = Memory(keep=keep, warmup=Epochs(1))
-        rule.grow(examples)
-        plan = plan_of(rule, size, epochs=3, world=world)
-        drawn = rule.count(1) // world
-        assert plan.batches == [
-            math.ceil(examples // world / size),
-            *[count_batches(drawn, size)] * 2,
-        ]
 
 
 def test_a_pool_alone_keeps_a_single_row_or_shares():

@@ -30,19 +30,6 @@ def count_batches(
     return -(-examples // batch_size) - is_merged
 
 
-def find_start(batch: int, examples: int, batch_size: int, *, whole: int | None = None) -> int:
-    """Returns the index in an epoch's order of the first example of a batch, both from 0.
-
-    >>> [find_start(batch, 17, 8) for batch in range(4)]
-    [0, 8, 15, 17]
-    """
-    batches = count_batches(examples, batch_size, whole=whole)
-    if batch >= batches:
-        return examples
-    is_shared = examples % batch_size == 1 and batch_size > 2 and examples != whole
-    return batch * batch_size - (is_shared and 0 < batch == batches - 1)
-
-
 class SelectiveBatches(BatchSampler):
     """Batches of an order from which examples are left out, none of a single row.
 

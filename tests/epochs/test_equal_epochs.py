@@ -13,9 +13,19 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from remembering import RULES, Numbered, by_rule, epoch_of, plain, ruled, spread, steps_of
+from remembering import (
+    REFRESHED,
+    RULES,
+    Numbered,
+    by_rule,
+    epoch_of,
+    plain,
+    ruled,
+    spread,
+    steps_of,
+)
 from resuming import check_resumes
-from siftback import Epochs, Memory, SelectiveLoader, SelectiveSampler, Share
+from siftback import Epochs, Indexed, Memory, SelectiveLoader, SelectiveSampler, Share
 from siftback.batches.pool import Pool
 from siftback.errors import BatchError
 from siftback.rules.infobatch import InfoBatch
@@ -243,6 +253,48 @@ def test_a_resume_at_every_step_changes_nothing(rule, source):
 
     every = 9 if source == "workers" else 1 if source == "plain" else 4
     check_resumes(by_rule(rule, make_source, epochs=4), every)
+
+
+class OwnLoader:
+    """A loader of one's own, which has a length, and reads everything."""
+
+    indexed, batch_size, num_workers = True, SIZE, 0
+
+    def __init__(self, data):
+        self.loader = DataLoader(Indexed(data), SIZE)
+
+    def __iter__(self):
+        return iter(self.loader)
+
+    def __len__(self):
+        return len(self.loader)
+
+
+CHAINED = {
+    **{f"refreshed: {name}": (rule, plain) for name, rule in REFRESHED.items()},
+    **{f"own loader: {name}": (rule, OwnLoader) for name, rule in DRAWING.items()},
+    "workers": (REFRESHED["stale"], lambda data: plain(data, num_workers=2)),
+    "drop_last": (REFRESHED["stale"], lambda data: plain(data, drop_last=True)),
+    "subset": (REFRESHED["stale"], LOADERS["a subset sampler"]),
+}
+every_chain = pytest.mark.parametrize(("rule", "wrap"), CHAINED.values(), ids=CHAINED)
+
+
+@every_chain
+def test_passes_that_are_read_whole_make_as_many_batches(rule, wrap):
+    data = Numbered(spread(COUNT))
+    loader, expected = ruled(rule(), wrapped=wrap(data), epochs=EPOCHS), len(wrap(data))
+    assert loader.total_steps == EPOCHS * expected
+    for epoch in range(EPOCHS):
+        assert len([*steps_of(loader, epoch)]) == expected == len(loader)
+    assert loader.progress == 1.0
+    assert loader.stats.kept < loader.stats.considered
+
+
+@every_chain
+def test_a_resume_at_every_step_of_such_passes_changes_nothing(rule, wrap):
+    every = 9 if wrap(Numbered(spread(COUNT))).num_workers else 1
+    check_resumes(by_rule(rule, lambda: wrap(Numbered(spread(COUNT))), epochs=4), every)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

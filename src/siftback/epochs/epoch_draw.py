@@ -202,13 +202,14 @@ class EpochDraw:
             if self.schedule.anneal:
                 cast(Any, self.rule).set_keep(keep)
 
-    def begin(self, epoch: int, *, again: bool = False) -> None:
+    def begin(self, epoch: int, *, number: int | None = None, again: bool = False) -> None:
         """Begins an epoch; unless a pass goes on in it, the first one is drawn.
 
         None goes on where not all examples of the epoch before were asked for.
 
         Args:
             epoch: The epoch.
+            number: The pass, where each epoch is one; by default the epoch.
             again: Whether it begins again as it was drawn, as nothing of it was trained on.
 
         Raises:
@@ -233,7 +234,7 @@ class EpochDraw:
             self._shards.check_processes(self.rank, self.world)
         follows, length = epoch == self._expected, self.length
         if self.shorter or not follows:
-            self._number = epoch
+            self._number = epoch if number is None else number
         is_on = self.schedule.is_on(epoch, self.epochs)
         goes_on = follows and self.asked == length < last.end and is_on and self._is_on
         self._epoch, self._expected, self.asked = epoch, epoch + 1, 0

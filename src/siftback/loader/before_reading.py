@@ -181,10 +181,14 @@ class DrawingPipeline(Pipeline):
 
     def end_source(self, epoch: Epoch) -> None:
         """See `Pipeline.end_source`."""
+        self.end_pass()
+        super().end_source(epoch)
+
+    def end_pass(self) -> None:
+        """Ends the pass that was read to the end of the epoch."""
         if self.draw.draws and self.reads_drawn:
             self._count_unread(self.draw.remaining)
         self.draw.end()
-        super().end_source(epoch)
 
     def leave_source(self) -> None:
         """See `Pipeline.leave_source`."""

@@ -21,6 +21,7 @@ from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, StateError
 from siftback.loader.after_reading import ScoringPipeline
 from siftback.loader.before_reading import DrawingPipeline
+from siftback.loader.chained import ChainedSource, ChainingPipeline, count_whole_batches
 from siftback.loader.losses import LossRecord, watched_loss
 from siftback.loader.pipeline import Pipeline
 from siftback.loader.selection import (
@@ -29,7 +30,14 @@ from siftback.loader.selection import (
     is_exact,
     resolve_loader_selector,
 )
-from siftback.loader.wrapped import no_indices, open_source, regroups, resolve_draw, resolve_pool
+from siftback.loader.wrapped import (
+    has_shorter_epochs,
+    no_indices,
+    open_source,
+    regroups,
+    resolve_draw,
+    resolve_pool,
+)
 from siftback.losses.per_example import Losses, LossFn
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule
@@ -174,7 +182,8 @@ class SelectiveLoader:
         self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         check_flag("shorter_epochs", shorter_epochs)
-        draw = resolve_draw(loader, memory, epochs, schedule, seed, shorter_epochs=shorter_epochs)
+        is_shorter = shorter_epochs or has_shorter_epochs(loader)
+        draw = resolve_draw(loader, memory, epochs, schedule, seed, shorter_epochs=is_shorter)
         source = open_source(loader, draw, seed)
         if draw is None:
             if shorter_epochs:
@@ -233,7 +242,12 @@ class SelectiveLoader:
         if draw is None:
             self._pipeline = ScoringPipeline(**shared)
         else:
-            self._pipeline = DrawingPipeline(draw=draw, regroups=regroups(loader, pool), **shared)
+            shared |= {"draw": draw, "regroups": regroups(loader, pool)}
+            self._pipeline = DrawingPipeline(**shared)
+            # What reads whole passes has them in turn, where an epoch's length is known.
+            if draw.shorter > is_shorter and count_whole_batches(self._pipeline) is not None:
+                shared["source"] = ChainedSource(source)
+                self._pipeline = ChainingPipeline(**shared)
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within.

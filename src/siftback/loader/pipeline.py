@@ -184,6 +184,11 @@ class Pipeline(ABC):
         return torch.arange(0)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether training has all batches of the epoch, though the source may have more."""
+        return False
+
+    @property
     def next_epoch(self) -> int:
         """The current epoch; between epochs, and once a loop has left one early, the next one."""
         epoch = self.epoch
@@ -215,8 +220,14 @@ class Pipeline(ABC):
         """Yields full batches of the examples that are kept of each batch that the loader reads."""
         source, pool, stats = self.source, self.pool, self.stats
         batches, is_single = source.batches(), False
-        if len(pool):  # of what was pooled when a state was saved
-            yield from pool.release_full(self.to_come)
+        if self.is_complete:  # when a state was saved, after its last batch
+            self.end_source(epoch)
+            return
+        for full in pool.release_full(self.to_come):  # of what was pooled before
+            yield full
+            if self.is_complete:
+                self.end_source(epoch)
+                return
         for read in batches:
             started = time.perf_counter()
             batch = self.admit(read)
@@ -249,6 +260,9 @@ class Pipeline(ABC):
             for full in pool.release_full(self.to_come):
                 self.trial.is_over |= is_copy  # rows of several batches were joined in earnest
                 yield full
+                if self.is_complete:
+                    self.end_source(epoch)
+                    return
         is_single = is_single or self.known_steps == 1
         self.end_source(epoch)
         yield from pool.release_last(single=is_single)
@@ -498,7 +512,7 @@ class Pipeline(ABC):
         self.to_come = math.inf if is_own else rows
         if not (self.selection and self.selection.is_by_chance(self.schedule)):
             pooled = len(pool)
-            self.known_steps = self._count(pooled + rows, is_whole and not pooled)
+            self.known_steps = self.count(pooled + rows, is_whole and not pooled)
 
     def estimate_to_come(self, number: int) -> float:
         """Returns the examples that an epoch adds to the pool where they cannot be counted."""
@@ -523,7 +537,7 @@ class Pipeline(ABC):
         self.check_sized()
         rows, is_whole = self.plan_rows(number)
         if self.pool.drop_last != "carry":
-            return self._count(rows, is_whole)
+            return self.count(rows, is_whole)
         before = sum(self.plan_rows(earlier)[0] for earlier in range(number))
         size = self.pool.batch_size
         return (before + rows) // size - before // size
@@ -590,7 +604,7 @@ class Pipeline(ABC):
             total += rows
         return total, total == examples
 
-    def _count(self, rows: int, is_whole: bool) -> int:
+    def count(self, rows: int, is_whole: bool) -> int:
         """Returns the training batches of some examples, which are all of an epoch or not."""
         size, drop_last = self.pool.batch_size, self.pool.drop_last
         if is_whole and not drop_last and is_own_size(self.source.loader, self.pool):

@@ -64,7 +64,6 @@ def resolve_draw(
                 )
             memory, seed = rule, sampler.seed
             epochs = sampler.draw.epochs if epochs is None else epochs
-            shorter_epochs |= sampler.draw.shorter
     if memory is None:
         return None
     rule, examples = checked_rule("memory", memory), examples_of(loader)
@@ -88,6 +87,12 @@ def resolve_draw(
         rows=ExampleRows() if examples is None else None,
         shorter=shorter_epochs or rule.needs_passes or not is_trackable(loader),
     )
+
+
+def has_shorter_epochs(loader: Any) -> bool:
+    """Returns whether a loader is of a `SelectiveSampler` whose epochs are passes."""
+    draw = getattr(sampler_of(loader), "draw", None)
+    return isinstance(draw, EpochDraw) and draw.shorter
 
 
 def open_source(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Source:

@@ -1,0 +1,267 @@
+"""Epochs of equal length, of passes that are read whole: by rules with scoring passes, of streams.
+
+Here a pass is one iteration of the wrapped loader, and an epoch ends with its last training batch,
+wherever in a pass that is.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from siftback.batches.batch import Batch
+from siftback.batches.indices import examples_of
+from siftback.batches.order import is_plain, is_trackable, sampler_of
+from siftback.batches.source import Source
+from siftback.epochs.loader_order import FilteredSampler
+from siftback.loader.before_reading import DrawingPipeline
+from siftback.loader.pipeline import Epoch, Pipeline
+from siftback.loader.wrapped import read_of
+from siftback.state import MOST_EPOCHS, check_entries, flag, integer, state_of, tuple_of
+
+
+class ChainedSource:
+    """A source that is read pass after pass; the rest is as of a `Source`.
+
+    Args:
+        source: Reads one pass.
+
+    Attributes:
+        source: The same; its epochs are the passes.
+        epoch: The current epoch, from 0; or the next one, between epochs.
+        chains: Whether a next pass is begun where this one ends within the epoch.
+        given: Training batches of such an epoch that were given.
+        steps: Training batches of such an epoch.
+        begin_pass: Begins a pass.
+        end_pass: Ends one all of which was read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.epoch = self.given = self.steps = self._read = 0
+        self.chains = self._is_told = False
+        self._batches: Iterator[Batch] | None = None  # the rest of the current pass
+        self.begin_pass: Callable[[], None] = lambda: None
+        self.end_pass: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "source":  # a copy without attributes yet
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    @property
+    def position(self) -> int:
+        """Batches of the wrapped loader that were dealt with in this epoch."""
+        return self._read
+
+    @position.setter
+    def position(self, position: int) -> None:
+        if not position:
+            self.restart(self.epoch)
+            return
+        self.source.position += position - self._read
+        self._read = position
+
+    @property
+    def is_within(self) -> bool:
+        """Whether batches of this epoch were read or given."""
+        return bool(self._read or self.given)
+
+    @property
+    def is_within_pass(self) -> bool:
+        """Whether batches of this pass were read, or asked for."""
+        return self._batches is not None or self.source.is_within
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all batches of this epoch were given, though nobody asked for more."""
+        return self.steps == self.given if self.chains else self.source.is_exhausted
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs done, with the fraction of the current one."""
+        if self.chains:
+            return self.epoch + self.given / max(self.steps, 1)
+        return self.epoch + self.source.epochs_done - self.source.epoch
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the batches of the wrapped loader, to the end of the pass or without one."""
+        while True:
+            if self._batches is None:
+                self._batches = self.source.batches()
+            yield from self._batches
+            self._batches = None
+            is_empty = not self.source.is_within
+            self.end_pass()
+            self.source.end_epoch()
+            if is_empty or not self.chains:
+                return
+            self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        if self._is_told:
+            self.source.set_epoch(self.source.epoch)
+        self.begin_pass()
+
+    def leave_pass(self) -> None:
+        """Ends a pass of which there may be more."""
+        if self.is_within_pass:
+            self.source.end_epoch()
+        self._batches = None
+
+    def end_epoch(self) -> None:
+        """Moves on to the next epoch, in which the pass goes on."""
+        self.epoch, self.given, self._read = self.epoch + 1, 0, 0
+
+    def restart(self, epoch: int) -> None:
+        """Begins an epoch again, from the beginning of the current pass on."""
+        self.source.restart(self.source.epoch)
+        self._batches, self.epoch, self.given, self._read = None, epoch, 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets which epoch comes next; the wrapped loader is told of passes from now on."""
+        self._is_told = True
+        if epoch != self.epoch:
+            self.leave_pass()
+            self.epoch, self.given, self._read = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the place in the epoch, and the source's in the pass."""
+        state = self.source.state_dict()
+        return {
+            "epoch": self.epoch,
+            "position": self.given if self.chains else state["position"],
+            "batches": self.steps if self.chains else state["batches"],
+            "steps": (self.given, self.steps),
+            "read": self._read,
+            "chains": self.chains,
+            "is_told": self._is_told,
+            "lists": state["lists"],
+            "source": state,
+        }
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As `Source.check_state`.
+        """
+        checks = {
+            "epoch": integer(most=MOST_EPOCHS),
+            **dict.fromkeys(("position", "read"), integer()),
+            "batches": integer(-1),
+            "steps": tuple_of(integer(), integer()),
+            **dict.fromkeys(("chains", "is_told"), flag),
+            "source": state_of(self.source),
+        }
+        check_entries(self, state, checks)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Comes back to a place.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
+        self.source.load_state_dict(state["source"])
+        self.epoch, (self.given, self.steps) = state["epoch"], state["steps"]
+        self._read, self.chains, self._is_told = state["read"], state["chains"], state["is_told"]
+        self._batches = None
+
+
+@dataclass(eq=False, kw_only=True)
+class ChainingPipeline(DrawingPipeline):
+    """Epochs of as many training batches as the wrapped loader has, of passes that are read.
+
+    Rows that make no full batch yet stay for the next epoch, so that all batches are full. An epoch
+    in which the rule's schedule is off is one pass, with the batches that the loader has.
+    """
+
+    source: Any  # a `ChainedSource`
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.gives_as_read = False
+        self.source.begin_pass = self._begin_pass
+        self.source.end_pass = partial(DrawingPipeline.end_pass, self)
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """See `Pipeline.is_between_epochs`."""
+        return super().is_between_epochs and not self.source.is_within_pass
+
+    @property
+    def is_complete(self) -> bool:
+        """See `Pipeline.is_complete`."""
+        return bool(self.source.chains and self.source.is_exhausted)
+
+    def give(self, batch: Batch, epoch: Epoch, ready: int = 0) -> Any:
+        """See `Pipeline.give`."""
+        given = super().give(batch, epoch, ready)
+        self.source.given += self.source.chains
+        return given
+
+    def begin_whole_epoch(self, number: int, *, again: bool) -> None:
+        """See `Pipeline.begin_whole_epoch`."""
+        Pipeline.begin_whole_epoch(self, number, again=again)
+        source, is_on = self.source, self.schedule.is_on(number, self.epochs)
+        if not (source.chains and is_on and source.is_within_pass):
+            source.leave_pass()
+            self.pool.abandon()
+            self._begin_pass(again=again)
+        source.chains = is_on
+
+    def _begin_pass(self, *, again: bool = False) -> None:
+        self._begin_check()
+        self.draw.begin(self.source.epoch, number=self.source.source.epoch, again=again)
+        self._pass_drawn()
+
+    def end_pass(self) -> None:
+        """Does nothing where an epoch ends, as its pass goes on."""
+
+    def leave_source(self) -> None:
+        """See `Pipeline.leave_source`."""
+        self.source.leave_pass()
+        super().leave_source()
+
+    def count_batches(self, number: int) -> None:
+        """See `Pipeline.count_batches`."""
+        if self.source.chains:
+            self.known_steps, self.to_come = self.plan_steps(number), float("inf")
+        else:
+            super().count_batches(number)
+        self.source.steps = self.known_steps or 0
+
+    def plan_steps(self, number: int) -> int:
+        """See `Pipeline.plan_steps`."""
+        steps = count_whole_batches(self)
+        if steps is None:
+            self.check_sized()
+            raise TypeError(
+                f"how many batches a {type(self.source.loader).__name__} has is not known: give it "
+                "a length, or follow loader.progress in place of a number of steps"
+            )
+        return steps
+
+
+def count_whole_batches(pipeline: DrawingPipeline) -> int | None:
+    """Returns the training batches of an epoch from which nothing is left out; None if unknown."""
+    loader, pool, draw = pipeline.source.loader, pipeline.pool, pipeline.draw
+    if is_trackable(loader):
+        sampler = sampler_of(loader)
+        if isinstance(sampler, FilteredSampler):
+            examples = draw.sampled
+        else:
+            examples = draw.count_whole // draw.world
+        if examples is None or not is_plain(loader.batch_sampler.batches):
+            return None
+        return pipeline.count(read_of(loader, examples), is_whole=True)
+    if not pipeline.regroups and hasattr(type(loader), "__len__"):
+        try:
+            return len(loader)
+        except TypeError:
+            pass
+    examples = examples_of(loader)
+    if examples is None or not pool.batch_size:
+        return None
+    return pipeline.count(read_of(loader, examples), is_whole=True)

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning_parts import (
     EXPECTED_WARNINGS,
     LAST,
+    STEPS,
     ClassWeights,
     Endless,
     Manual,
@@ -38,7 +39,15 @@ from lightning_ranks import (
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from siftback import EpochRule, Epochs, InfoBatch, Memory, SelectiveLoader, Stale
+from siftback import (
+    EpochRule,
+    Epochs,
+    InfoBatch,
+    Kakurenbo,
+    Memory,
+    SelectiveLoader,
+    Stale,
+)
 from siftback.errors import ConfigError, LossError
 from siftback.frameworks.lightning import SelectiveDataModule
 from toys import AT_ONCE
@@ -46,19 +55,54 @@ from toys import AT_ONCE
 pytestmark = EXPECTED_WARNINGS
 
 
-def test_memory_s_steps_validations_and_rates_are_those_without_it():
-    """Of a training without it that makes as many steps in each epoch."""
-    for options in ({}, {"val_check_interval": 0.34}, {"accumulate_grad_batches": 2}):
-        module, other = OneCycle(), OneCycle()
-        trainer, _ = fit_remembering(module, memory=Memory(keep=0.5, warmup=Epochs(0)), **options)
-        without = trainer_of(limit_train_batches=3, **options)
-        without.fit(other, plain(), validation())
-        assert module.per_epoch() == other.per_epoch() == [3, 3, 3]
-        assert trainer.global_step == without.global_step == module.total == other.total
-        assert module.validations == other.validations
-        assert module.totals == other.totals
-        assert module.rates == other.rates
-        assert module.rates[-1] == pytest.approx(LAST)
+class Predicting(OneCycle):
+    """Records predictions too, which some rules need."""
+
+    def training_step(self, batch, batch_idx):
+        logits = self(batch[0])
+        losses = F.cross_entropy(logits, batch[1], reduction="none")
+        confidence, predicted = logits.detach().softmax(1).max(1)
+        self.note(batch[0])
+        return self.trainer.datamodule.loss(
+            losses, correct=predicted == batch[1], confidence=confidence
+        )
+
+
+RULES = {
+    "memory": Memory,
+    "fixed share": lambda: Memory(keep=0.5, warmup=Epochs(0)),
+    "infobatch": InfoBatch,
+    "kakurenbo": lambda: Kakurenbo(0.5, warmup=Epochs(1)),
+}
+OPTIONS = [
+    {},
+    {"accumulate_grad_batches": 4},
+    {"val_check_interval": 0.34},
+    {"val_check_interval": 5},
+    {"limit_train_batches": 0.5, "val_check_interval": 0.5},
+    {"limit_train_batches": 5, "val_check_interval": 0.4, "accumulate_grad_batches": 2},
+    {"max_epochs": -1, "max_steps": 11, "val_check_interval": 4, "check_val_every_n_epoch": None},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_memory_s_steps_validations_and_rates_are_those_without_it(rule, options):
+    module = (Predicting if rule == "kakurenbo" else OneCycle)()
+    settings = {"epochs": EPOCHS} if "max_steps" in options else {}
+    selective = SelectiveDataModule(
+        plain(), RULES[rule](), val_dataloaders=validation(), **settings
+    )
+    trainer, without, other = trainer_of(**options), trainer_of(**options), OneCycle()
+    trainer.fit(module, datamodule=selective)
+    without.fit(other, plain(), validation())
+    assert module.per_epoch() == other.per_epoch()
+    assert trainer.global_step == without.global_step == module.total == other.total
+    assert module.validations == other.validations
+    assert module.totals == other.totals
+    assert module.rates == other.rates
+    assert module.rates[-1] == pytest.approx(LAST)
+    assert "training_step" not in vars(module)
 
 
 class Bar(TQDMProgressBar):
@@ -71,18 +115,21 @@ class Bar(TQDMProgressBar):
         super().on_train_epoch_end(trainer, pl_module)
 
 
-def test_memory_s_epochs_of_different_lengths_are_counted_shown_and_validated():
+def test_an_epoch_has_several_passes_over_what_is_worth_more():
     module, bar = OneCycle(), Bar()
     trainer = trainer_of(bar, enable_progress_bar=True, val_check_interval=0.5)
     selective = SelectiveDataModule(plain(), Memory(keep=0.5), val_dataloaders=validation())
     trainer.fit(module, datamodule=selective)
-    assert module.per_epoch() == module.totals == [6, 3, 3]
-    assert bar.totals == [(6, 6), (3, 3), (3, 3)]
-    assert trainer.global_step == module.total == 12
-    assert module.validations == 1 + 2 + 3 + 3  # sanity; every 3 of 6; every one of 3
-    assert module.rates[-1] == pytest.approx(LAST)
-    assert selective.stats.backwards == 12 * BATCH
-    assert selective.stats.seen == EPOCHS * COUNT
+    assert bar.totals == [(STEPS, STEPS)] * EPOCHS
+    assert selective.stats.backwards == EPOCHS * COUNT
+    assert selective.stats.seen == COUNT + 2 * (EPOCHS - 1) * COUNT  # two passes in each epoch
+    assert selective.stats.left_out == (EPOCHS - 1) * COUNT
+    first, *later = examples_by_epoch({"steps": module.steps}).values()
+    assert sorted(first) == list(range(COUNT))
+    half = COUNT // 2
+    for rows in later:
+        passes = rows[:half], rows[half:]
+        assert [len(set(rows)) for rows in passes] == [half, half]
 
 
 def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
@@ -92,10 +139,6 @@ def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
     assert trainer.global_step == module.total == 9
     by_epoch = examples_by_epoch({"steps": module.steps})
     assert len({tuple(rows) for rows in by_epoch.values()}) == 3
-    cut = OneCycle()
-    trainer, _ = fit_remembering(cut, limit_train_batches=4)
-    assert cut.per_epoch() == [4, 3, 3]
-    assert trainer.global_step == cut.total == 10
 
 
 class Still(Net):
@@ -144,7 +187,8 @@ class Half(EpochRule):
 
 def test_weights_of_a_rule_are_applied_to_the_mean():
     rule, module = Half(), Net()
-    fit_remembering(module, loader=DataLoader(data(), BATCH), memory=rule, max_epochs=1)
+    one_pass = {"max_epochs": 1, "limit_train_batches": COUNT // 2 // BATCH}
+    fit_remembering(module, loader=DataLoader(data(), BATCH), memory=rule, **one_pass)
     by_hand = Net()
     optimizer = by_hand.configure_optimizers()
     inputs, targets = data().tensors
@@ -185,14 +229,13 @@ class Lists(LightningDataModule):
 
 def refused_modules():
     yield plain(), Stale(0.5, every=2, warmup=Epochs(0)), {}, "scoring passes"
-    yield plain(), InfoBatch(), {}, "Lightning reads a batch ahead.*InfoBatch"
+    shorter = SelectiveLoader(plain(), memory=Memory(), epochs=EPOCHS, shorter_epochs=True)
+    yield shorter, None, {}, "Lightning reads a batch ahead.*shorter_epochs"
     yield Lists(), Memory(), {}, "returned a list"
     yield plain(), None, {}, "memory=None"
     yield DataLoader(Endless(), BATCH), Memory(), {}, "IterableDataset"
     yield plain(), Memory(), {"overfit_batches": 2}, "overfit_batches"
     yield plain(), Memory(), {"reload_dataloaders_every_n_epochs": 1}, "leave them out"
-    yield plain(), Memory(keep=0.5), {"val_check_interval": 5}, "shortest epoch has 3"
-    yield plain(), Memory(keep=0.5), {"limit_train_batches": 0.2}, "no batch of the shortest"
     yield (
         SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
         None,
@@ -281,7 +324,7 @@ def test_the_data_module_that_is_wrapped_does_all_that_it_did(tmp_path):
     trainer.fit(module, datamodule=selective)
     done = ["prepare_data", ("fit", 1), "val_dataloader", ("teardown", "fit")]
     assert inner.done == done
-    assert module.per_epoch() == [6, 3, 3]
+    assert module.per_epoch() == [STEPS] * EPOCHS
     (found,) = trainer.test(module, datamodule=selective, verbose=False)
     assert "tested" in found
     other = Whole()

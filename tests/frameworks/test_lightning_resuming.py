@@ -19,7 +19,7 @@ from lightning_ranks import (
     validation,
 )
 
-from siftback import Epochs, Memory
+from siftback import Epochs, InfoBatch, Memory
 from siftback.errors import StateError
 from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from toys import AT_ONCE
@@ -49,17 +49,26 @@ def test_selection_resumes_within_an_epoch_bit_for_bit(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "steps"),
+    ("kind", "rule", "options", "steps"),
     [
-        (Net, {}, [6, 3, 3]),
-        (OneCycle, {"limit_train_batches": 4, "val_check_interval": 0.5}, [4, 3, 3]),
-        (OneCycle, {"max_epochs": -1, "max_steps": 8}, [6, 2]),
+        (Net, Memory, {}, [6, 6, 6]),
+        (Net, lambda: Memory(keep=0.4), {}, [6, 6, 6]),  # passes end within batches
+        (Net, lambda: InfoBatch(0.5), {}, [6, 6, 6]),
+        (OneCycle, Memory, {"limit_train_batches": 4, "val_check_interval": 0.5}, [4, 4, 4]),
+        (
+            OneCycle,
+            lambda: Memory(keep=0.5, warmup=Epochs(1)),
+            {"max_epochs": -1, "max_steps": 11},
+            [6, 5],
+        ),
     ],
+    ids=["adaptive", "fixed", "infobatch", "cut short", "by steps"],
 )
-def test_memory_resumes_anywhere_bit_for_bit_with_a_plain_loader(kind, options, steps, tmp_path):
+def test_memory_resumes_anywhere_bit_for_bit_with_a_plain_loader(
+    kind, rule, options, steps, tmp_path
+):
     def fit(module, **more):
-        memory = Memory(keep=0.5, warmup=Epochs(1))
-        return fit_remembering(module, memory=memory, **options, **more)
+        return fit_remembering(module, memory=rule(), **options, **more)
 
     whole = kind()
     trainer, selective = fit(whole, saved_to=tmp_path)
@@ -82,7 +91,7 @@ def test_memory_resumes_between_epochs(tmp_path):
     trainer = trainer_of(keep, enable_checkpointing=True)
     memory = SelectiveDataModule(plain(), Memory(keep=0.5), val_dataloaders=validation())
     trainer.fit(whole, datamodule=memory)
-    for epoch, done in ((0, 6), (1, 9)):
+    for epoch, done in ((0, STEPS), (1, 2 * STEPS)):
         resumed = OneCycle()
         fit_remembering(resumed, ckpt_path=tmp_path / f"epoch={epoch}.ckpt")
         assert resumed.steps == whole.steps[done:]

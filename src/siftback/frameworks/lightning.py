@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from siftback.frameworks.step_selection import (
     StepSelection,
     count_schedule,
     rank_seed,
-    replaced,
 )
 from siftback.frameworks.training_step import TrainingStep
 from siftback.loader.face import SelectiveLoader
@@ -33,7 +32,7 @@ from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selector
-from siftback.state import check_digest
+from siftback.state import check_digest, seal
 
 try:
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
@@ -45,7 +44,6 @@ except ImportError as error:
 
 __all__ = ["SelectiveBackprop", "SelectiveDataModule"]
 
-_FLAGS = ("prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices")
 _TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _GIVE_LOSSES = (
     "give SelectiveBackprop(losses=fn), where fn(module, batch) returns one loss per example"
@@ -58,8 +56,8 @@ _GIVE_LENGTH = (
     "which the train dataloader does not say: give a loader with a length, "
     f"Trainer(limit_train_batches=...), or {AT_ONCE}"
 )
-_ESTIMATED = "estimated_stepping_batches"
-_HOOKS = ("prepare_data", "test_dataloader", "predict_dataloader", *_TRANSFER)
+_LOADERS = ("val_dataloader", "test_dataloader", "predict_dataloader")
+_HOOKS = ("prepare_data", *_LOADERS, *_TRANSFER)
 
 
 class SelectiveBackprop(Callback):
@@ -228,8 +226,10 @@ class SelectiveDataModule(LightningDataModule):
     example too, and the rule's weights, if it has any, are applied to its mean. Or a step records
     them itself: ``loss = self.trainer.train_dataloader.loss(losses)``. None of validation are.
 
-    As epochs have different lengths, the trainer asks for the loader in each one, and
-    ``trainer.estimated_stepping_batches`` is the sum over the epochs.
+    Epochs have the batches of the wrapped dataloader, so that ``estimated_stepping_batches``,
+    schedules and validations are those without it. All other attributes are those of the wrapped
+    data module: setting its ``batch_size`` here, as Lightning's ``Tuner`` does, sets it there. What
+    was learned in a search by a ``Tuner`` is undone when the search is over.
 
     Args:
         datamodule: The data module; or a ``DataLoader``, or a `SelectiveLoader` with ``memory=``.
@@ -247,7 +247,6 @@ class SelectiveDataModule(LightningDataModule):
         ConfigError: If the rule needs scoring passes; at the start of `fit`, if the loader, the
             rule or the trainer excludes a memory; at a batch, if the losses are not known.
 
-    >>> import torch
     >>> from siftback.rules.memory import Memory
     >>> data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randint(2, (8,)))
     >>> selective = SelectiveDataModule(DataLoader(data, 4, shuffle=True), memory=Memory())
@@ -270,20 +269,30 @@ class SelectiveDataModule(LightningDataModule):
                 f"{type(memory).__name__} is refreshed by scoring passes, which a data module does "
                 "not make: give a rule such as Memory, or SelectiveBackprop as a callback"
             )
-        inner = self.datamodule = as_datamodule(datamodule, val_dataloaders)
-        super().__init__()
+        inner = as_datamodule(datamodule, val_dataloaders)
+        # Without super().__init__(), whose flags and hyperparameters are those of the inner module.
         self.loader: SelectiveLoader | None = None
         self._memory, self._epochs, self._schedule, self._seed = memory, epochs, schedule, seed
         self._remembered: Any = None  # the trainer whose losses the memory has
         self._step: TrainingStep | None = None
         self._saved: list[Any] = []  # the states of all processes, until the loader is wanted
         self._replaced = ExitStack()
-        hooks = [name for name in _HOOKS if is_overridden(name, inner)]
-        for name in (*_FLAGS, *hooks, *(name for name in vars(inner) if "hparams" in name)):
-            setattr(self, name, getattr(inner, name))
-        self._log_hyperparams = inner._log_hyperparams
-        if is_overridden("val_dataloader", inner):
-            self.val_dataloader = functools.cache(inner.val_dataloader)  # not in each epoch
+        self.datamodule = inner  # from here on, other attributes are set on it
+        for name in _HOOKS:
+            if is_overridden(name, inner):
+                setattr(self, name, getattr(inner, name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "datamodule":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.datamodule, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name in vars(self) or "datamodule" not in vars(self) or hasattr(type(self), name)
+        if is_own or not hasattr(self.datamodule, name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.datamodule, name, value)
 
     @property
     def trainer(self) -> Any:
@@ -307,7 +316,7 @@ class SelectiveDataModule(LightningDataModule):
         return self.loader.loss(losses, **settings)
 
     def setup(self, stage: str) -> None:
-        """Sets up the data module, and the trainer for epochs of different lengths."""
+        """Sets up the data module, and refuses what would be wrong before anything is trained."""
         trainer = self.trainer
         if stage == "fit":
             if self._remembered not in (None, trainer):
@@ -320,21 +329,16 @@ class SelectiveDataModule(LightningDataModule):
                     "overfit_batches and reload_dataloaders_every_n_epochs of the Trainer replace "
                     "the train dataloader, whose examples a memory knows by index: leave them out"
                 )
-            self._remembered, kind = trainer, type(trainer)
-            self._replaced.enter_context(replaced(trainer, "reload_dataloaders_every_n_epochs", 1))
-            # A property, which no value of the instance can take the place of.
-            estimated = property(functools.partial(self._count_steps, kind))
-            trainer.__class__ = type(kind.__name__, (kind,), {_ESTIMATED: estimated})
-            self._replaced.callback(setattr, trainer, "__class__", kind)
+            self._remembered = trainer
         self.datamodule.setup(stage)
 
     def teardown(self, stage: str) -> None:
-        """Tears down the data module; restores ``training_step`` and the trainer."""
+        """Tears down the data module; restores ``training_step``."""
         self._restore()
         self.datamodule.teardown(stage)
 
     def on_exception(self, exception: BaseException) -> None:
-        """Restores ``training_step`` and the trainer."""
+        """Restores ``training_step``."""
         self._restore()
         self.datamodule.on_exception(exception)
 
@@ -343,26 +347,52 @@ class SelectiveDataModule(LightningDataModule):
         self._step = None
 
     def train_dataloader(self) -> Any:
-        """The wrapped train dataloader, the same in each epoch."""
+        """The wrapped train dataloader, the same for the whole training."""
         if not self._remembered:
             raise ConfigError("the trainer makes the train dataloader: call trainer.fit first")
+        if self.loader and self._memory:
+            size = self.datamodule.train_dataloader().batch_size
+            if size not in (None, self.loader.batch_size):  # as a search for one sets it
+                self.loader = None
+        loader = self.ready_loader()
+        try:
+            len(loader)
+        except TypeError as error:
+            raise ConfigError(
+                "Lightning reads a batch ahead of a loader without a length, which a checkpoint "
+                f"would lack: {error}; or, for selection in a batch, give SelectiveBackprop"
+            ) from error
+        if not self._step:
+            self._step = TrainingStep(self.trainer.lightning_module, _RECORD_LOSSES)
+            run = functools.partial(self._run_and_record, self._step)
+            self._replaced.enter_context(self._step.replaced_by(run))
+        return TrainLoader(self)
+
+    def ready_loader(self) -> SelectiveLoader:
+        """Returns the loader, made if there is none, with the state that was loaded last."""
+        state = own_state(self._saved) if self._saved else {}
+        self._saved = []
+        if self._memory and "memory" in state:  # of before training, as after a search
+            self._memory.load_state_dict(state["memory"])
+            self.loader = None
         if not self.loader:
             self.loader = self._select_from(self.datamodule.train_dataloader())
-        if self._saved:
-            self.loader.load_state_dict(own_state(self._saved))
-            self._saved = []
-        if not self._step:
-            self._check_counts(self.loader)
-            self._step = TrainingStep(self.trainer.lightning_module, _RECORD_LOSSES)
-            run = functools.partial(self._run_and_record, self.loader, self._step)
-            self._replaced.enter_context(self._step.replaced_by(run))
-        return TrainLoader(self, self.loader)
+        if "loader" in state:
+            self.loader.load_state_dict(state["loader"])
+        return self.loader
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state in every process, by rank. All must call it, as Lightning does."""
+        """The loader's state in every process, by rank. All must call it, as Lightning does.
+
+        Before training it is the memory's alone, so that a search for a batch size can go back.
+        """
         ranks = self._saved
-        if self.loader and not ranks:
-            ranks = states_of_ranks(self.loader.state_dict())
+        if self._remembered and not ranks:
+            loader = self.ready_loader()
+            name, part = "loader", cast(Any, loader)
+            if self._memory and not loader.stats.seen:
+                name, part = "memory", self._memory
+            ranks = states_of_ranks(seal({name: part.state_dict()}))
         return {"datamodule": self.datamodule.state_dict(), "ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -400,51 +430,9 @@ class SelectiveDataModule(LightningDataModule):
             loader, memory=self._memory, epochs=epochs, schedule=self._schedule, seed=self._seed
         )
 
-    def _check_counts(self, loader: SelectiveLoader) -> None:
-        """Makes sure that each epoch's number of batches is known, and allows its validation."""
-        trainer = self.trainer
-        epochs = range(trainer.max_epochs if trainer.max_epochs > 0 else 2)
-        try:
-            least = min((self._count_batches(loader, epoch) for epoch in epochs), default=math.inf)
-        except TypeError as error:
-            raise ConfigError(
-                "Lightning reads a batch ahead if a loader has no length, which a checkpoint would "
-                f"lack, so that each epoch's batches must be known before it: {error}; or, for "
-                "selection in a batch, give SelectiveBackprop"
-            ) from error
-        if least < 1:
-            raise ConfigError(
-                f"limit_train_batches={trainer.limit_train_batches} leaves no batch of the "
-                "shortest epoch: give more, or keep more examples"
-            )
-        interval = trainer.val_check_interval
-        by_epoch = trainer.check_val_every_n_epoch is not None and trainer.enable_validation
-        if by_epoch and isinstance(interval, int) and interval > least:
-            raise ConfigError(
-                f"val_check_interval={interval} batches, and the shortest epoch has {least}: give "
-                "a share of an epoch, or check_val_every_n_epoch=None"
-            )
-
-    def _count_batches(self, loader: SelectiveLoader, epoch: int) -> int:
-        steps, limit = loader.steps(epoch), self.trainer.limit_train_batches
-        return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
-
-    def _count_steps(self, kind: Any, trainer: Any) -> Any:
-        """``estimated_stepping_batches``, with each epoch's own number of batches."""
-        total = getattr(kind, _ESTIMATED).fget(trainer)  # which makes the loader
-        if trainer.max_epochs == -1 or not self.loader:
-            return total
-        accumulation, loader = trainer.accumulate_grad_batches, self.loader
-        steps = sum(
-            math.ceil(self._count_batches(loader, epoch) / accumulation)
-            for epoch in range(trainer.max_epochs)
-        )
-        return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
-
-    def _run_and_record(
-        self, loader: SelectiveLoader, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _run_and_record(self, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""
+        loader = cast(SelectiveLoader, self.loader)
         weights, count = loader.weights, len(loader.weights)
         applied = weights if bool((weights != 1).any()) else None
         checks = count > 1 and step.times.is_due()
@@ -454,32 +442,35 @@ class SelectiveDataModule(LightningDataModule):
         if not step.is_recorded:
             catch.check_only(applied)
             loader.record(catch.calls[0].losses)
-        log_selection(step.module, loader.stats.log_entries(getattr(loader, "share", 1.0)))
+        log_selection(step.module, loader.stats.log_entries(loader.share))
         return output
 
 
 class TrainLoader:
-    """Iterates a loader at the trainer's epoch.
+    """Iterates the loader of a data module at the trainer's epoch.
 
     Its state is in the data module's: of a loader, Lightning saves the state of one process, and
     loads none between epochs.
 
     Args:
         module: The data module.
-        loader: The loader.
+
+    Attributes:
+        dataset: That of the loader, whose length bounds a search for a batch size.
     """
 
-    def __init__(self, module: SelectiveDataModule, loader: SelectiveLoader) -> None:
-        self.loss = module.loss
-        self._module, self._loader = module, loader
+    def __init__(self, module: SelectiveDataModule) -> None:
+        self.loss, self.dataset = module.loss, module.ready_loader().dataset
+        self._module = module
 
     def __iter__(self) -> Iterator[Any]:
         # With the first batch, not before: Lightning asks for iterators before it knows the epoch.
-        self._loader.set_epoch(self._module.trainer.current_epoch)
-        yield from self._loader
+        loader = self._module.ready_loader()
+        loader.set_epoch(self._module.trainer.current_epoch)
+        yield from loader
 
     def __len__(self) -> int:
-        return self._loader.steps(self._module.trainer.current_epoch)
+        return len(self._module.ready_loader())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing, see the class."""

@@ -481,7 +481,7 @@ class Pipeline(ABC):
             self.is_set = not epoch.is_over
         elif not epoch.is_over or source.is_within:
             self.finish_step()
-            if not epoch.is_over and source.is_exhausted:
+            if source.is_exhausted:  # of a loaded state too
                 self.end_source(epoch)
             else:
                 self.leave_source()

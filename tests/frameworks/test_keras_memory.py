@@ -1,5 +1,8 @@
 """Keras 3: examples left out before they are read, by a SelectiveDataset and its losses."""
 
+import pickle
+from multiprocessing.reduction import ForkingPickler
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +49,13 @@ def test_only_what_is_drawn_is_read_and_each_once(workers):
     assert counts.steps == [4, 4, 4]
     assert counts.batches == int(model.optimizer.iterations) == dataset.total_steps == 12
     assert (model.stats.unread, model.stats.released, model.stats.scored) == (80, 120, 0)
+
+
+def test_a_data_set_in_training_can_be_sent_to_processes_that_are_spawned():
+    dataset = SelectiveDataset(data(), BATCH, memory=Memory(), epochs=3, use_multiprocessing=True)
+    dataset.begin_epoch(0)
+    sent = pickle.loads(ForkingPickler.dumps(dataset))
+    assert np.array_equal(sent[0][0], dataset[0][0])
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

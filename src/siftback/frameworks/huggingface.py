@@ -41,6 +41,7 @@ from siftback.frameworks.huggingface_weights import (
 from siftback.frameworks.step_selection import (
     AT_ONCE,
     StepSelection,
+    count_drawn,
     count_schedule,
     rank_seed,
     replaced,
@@ -245,16 +246,8 @@ class SelectiveTrainerMixin(Trainer):
                 "batches that are mappings"
             )
         indices, batch = pair
-        count, draw, stats = len(indices), self._selection.draw, cast(Stats, self.stats)
-        passed = draw.advance(count)
-        stats.seen += passed
-        stats.unread += passed - count
-        stats.released += count
-        if draw.draws:
-            stats.considered += passed
-            stats.kept += count
-        stats.seconds_selection += draw.seconds
-        draw.seconds = 0.0
+        draw = self._selection.draw
+        count_drawn(cast(Stats, self.stats), draw, len(indices))
         batch[_KEY] = indices
         if self._weight_column or draw.rule.reweights or draw.reweights:
             batch[SELECTION_WEIGHT] = draw.weights_of(indices)

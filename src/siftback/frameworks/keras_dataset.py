@@ -24,6 +24,7 @@ from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
+from siftback.frameworks.step_selection import count_drawn
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.state import (
     MOST_EPOCHS,
@@ -166,6 +167,9 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         """Batches of the whole training, for learning-rate schedules."""
         return self.epochs * self.batches
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_blocks": iter(())}  # worker processes that are spawned draw nothing
+
     def __len__(self) -> int:
         return self.num_batches
 
@@ -226,7 +230,8 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
 
     def end_epoch(self) -> None:
         """Ends the epoch that was begun; its batches may still be asked for."""
-        self._sampler.end()
+        if self._known[0] == self.examples:  # else it was left, and its last pass with it
+            self._sampler.end()
 
     def end_training(self) -> None:
         """Has no batches until the next epoch is begun."""
@@ -242,17 +247,9 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         Returns:
             float32[n].
         """
-        draw, count = self._sampler.draw, len(indices)
+        draw = self._sampler.draw
         assert draw
-        passed = draw.advance(count)
-        stats.seen += passed
-        stats.unread += passed - count
-        stats.released += count
-        if draw.draws:
-            stats.considered += passed
-            stats.kept += count
-        stats.seconds_selection += draw.seconds
-        draw.seconds = 0.0
+        count_drawn(stats, draw, len(indices))
         return draw.weights_of(indices)
 
     def update(self, indices: Tensor, losses: Tensor) -> None:

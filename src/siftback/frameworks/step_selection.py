@@ -11,6 +11,7 @@ from torch import Tensor
 
 from siftback.batches import tree
 from siftback.batches.stats import Stats
+from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError
 from siftback.schedule import Schedule
 from siftback.seeding import Stream, generator_of
@@ -95,6 +96,25 @@ class StepSelection(Stateful):
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
         return {"counts": dict_of({field.name: number(0) for field in fields(Stats)})}
+
+
+def count_drawn(stats: Stats, draw: EpochDraw, count: int) -> None:
+    """Counts the examples of a batch that a rule drew, and has the draw go past them.
+
+    Args:
+        stats: The counts.
+        draw: The draw, of which the batch is the next one.
+        count: Examples of the batch.
+    """
+    passed = draw.advance(count)
+    stats.seen += passed
+    stats.unread += passed - count
+    stats.released += count
+    if draw.draws:
+        stats.considered += passed
+        stats.kept += count
+    stats.seconds_selection += draw.seconds
+    draw.seconds = 0.0
 
 
 def count_schedule(

@@ -103,7 +103,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
     [3, 0, 1, 2]
     >>> sampler.update(torch.arange(4), torch.tensor([0.1, 0.2, 2.0, 3.0]))
     >>> len(sampler), list(sampler)  # two passes
-    (4, [2, 0, 3, 2])
+    (4, [2, 0, 2, 3])
     >>> list(SelectiveSampler(range(5), shuffle=False, rank=1, world=2))
     [1, 3]
     """

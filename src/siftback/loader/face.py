@@ -70,7 +70,9 @@ _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persis
 class SelectiveLoader:
     """Wraps a loader so that training gets only examples worth it.
 
-    With ``memory=``, examples are chosen **before they are read**, by what training taught::
+    With ``memory=``, examples are chosen **before they are read**, by what training taught. An
+    epoch has exactly the batches of the wrapped loader: where a pass over the data ends, the next
+    one is drawn, by the losses recorded until then, and it goes on in the next epoch::
 
         loader = SelectiveLoader(loader, memory=Memory(), epochs=20)
         for epoch in range(20):
@@ -80,8 +82,9 @@ class SelectiveLoader:
     With a model, a loss function and ``keep`` (or a selector), **after they are read**:
     Selective-Backprop (Jiang et al. 2019, Algorithm 1). Each batch of the wrapped loader is scored
     by a forward pass, each example is kept with probability ``CDF_R(loss)^beta``, and kept examples
-    are pooled into full batches. Ideal cost of an epoch with share s kept, in forwards (1) and
-    backwards (2): ``3s`` with memory, ``1 + 3s`` with a scoring pass, instead of 3.
+    are pooled into full batches, and epochs are shorter. Ideal cost per example of a pass with
+    share s kept, in forwards (1) and backwards (2): ``3s`` with memory, ``1 + 3s`` with a scoring
+    pass, instead of 3.
 
     Args:
         loader: Any iterable of batches, iterated once an epoch. With ``memory=``, a ``DataLoader``
@@ -100,12 +103,15 @@ class SelectiveLoader:
         schedule: When to select. By default what the rule says; without one, after one epoch on
             all examples, or always by a selector that needs no scores.
         epochs: Epochs of the whole training, for `progress`, `total_steps` and schedules in shares.
+        shorter_epochs: With ``memory=``, whether each epoch is one pass, shorter by what is left
+            out. It is also that of a stream whose length is not known. How long it is is only known
+            once it is begun.
         pool: A `Pool`, which makes the training batches; by default of the wrapped loader's
             ``batch_size`` and ``drop_last``, or of the size of its first batch.
         exact: Whether exactly ``round(keep * N)`` of each scored batch are kept, so that counts
-            of steps are known beforehand. By default where the selector can, and no example is
-            dropped or kept as its loss is not finite; in several processes always. With False the
-            number is left to chance, as in the paper.
+            of steps are known beforehand; not with a rule that makes no scoring passes. By default
+            where the selector can, and no example is dropped or kept as its loss is not finite; in
+            several processes always. With False the number is left to chance, as in the paper.
         attach: Whether each batch carries what belongs to it: keys ``sift_index`` and
             ``sift_weight`` of a dict, two more elements of a tuple or list.
         on_nonfinite: What to do with an example whose loss is not finite, in a scoring pass and in
@@ -139,8 +145,8 @@ class SelectiveLoader:
     ...     for inputs, targets in loader:
     ...         loss = loader.loss(F.cross_entropy(model(inputs), targets, reduction="none"))
     ...         loss.backward()
-    >>> loader.total_steps, loader.stats.released
-    (48, 3072)
+    >>> loader.total_steps, loader.stats.released, loader.stats.seen
+    (80, 5120, 9216)
     >>> loader = SelectiveLoader(plain, model, F.cross_entropy, keep=1 / 2)
     >>> for _ in range(2):
     ...     for inputs, targets in loader:

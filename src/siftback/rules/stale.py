@@ -55,7 +55,7 @@ class Stale(RefreshedRule):
     ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
     ...         loss.backward()
     >>> loader.stats.seen, loader.stats.scored
-    (1024, 256)
+    (1792, 512)
     """
 
     def __init__(

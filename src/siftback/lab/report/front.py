@@ -36,9 +36,7 @@ class Choice(NamedTuple):
 CHOICES = (
     Choice("sb-memory-ratio 0.5", "a data set with `dataset[i]`", "`memory=Memory()`"),
     Choice(
-        "sb-memory 0.55",
-        "the same, and the number of steps has to be known beforehand",
-        "`memory=Memory(keep=0.55)`",
+        "sb-memory 0.55", "the same, with a share that you choose", "`memory=Memory(keep=0.55)`"
     ),
     Choice("infobatch 0.5", "the gradient must stay unbiased", "`memory=InfoBatch()`"),
     Choice("sb 0.5", "a stream, read once", "`SelectiveLoader(loader, model, loss_fn, keep=0.5)`"),

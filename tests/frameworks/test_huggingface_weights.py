@@ -202,6 +202,9 @@ def test_weights_that_cannot_be_applied_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="weight_column='w', as the data set has input_ids"):
         without.train()
 
+    def sequence(model_or_outputs, batch):
+        return sequence_losses(model_or_outputs, batch)
+
     def classes(outputs, labels, num_items_in_batch=None):
         weight = torch.tensor([1.0, 5.0, 9.0])
         return torch.nn.functional.cross_entropy(outputs.logits, labels, weight)
@@ -211,6 +214,13 @@ def test_weights_that_cannot_be_applied_are_refused(tmp_path):
         other.compute_loss_func = classes
         with pytest.raises(ConfigError, match="loss of a step without weights"):
             other.train()
+
+        both = weighing(
+            tmp_path, "classifier", lambda row: 1, given=given(method) | {"losses": sequence}
+        )
+        both.compute_loss_func = classes
+        with pytest.raises(ConfigError, match="compute_loss_func: leave the last out"):
+            both.train()
 
     class Twice(SelectiveTrainerMixin, Plain):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

@@ -30,11 +30,11 @@ from siftback.frameworks.huggingface_refusals import (
     resolve_selection,
 )
 from siftback.frameworks.huggingface_weights import (
-    EXAMPLE_WEIGHT,
     SELECTION_WEIGHT,
     WeightCollate,
     check_unweighted,
     count_items,
+    pop_weights,
     weighted_losses,
     weighted_mean,
 )
@@ -307,23 +307,21 @@ class SelectiveTrainerMixin(Trainer):
         self, compute_loss: Any, checks: bool, model: Any, inputs: Any, num_items_in_batch: Any
     ) -> Any:
         """A training step's loss; records, checks or weighs the losses of its rows."""
-        keys, head = (EXAMPLE_WEIGHT, SELECTION_WEIGHT), find_trainer_head(self)
-        weights = {key: inputs.pop(key) for key in keys if key in inputs}
-        of_examples = weights.get(EXAMPLE_WEIGHT, 1.0)
-        labelled = dict(inputs)  # from which the Trainer may take the labels
+        of_examples, of_selection = pop_weights(inputs)
+        labelled, head = dict(inputs), find_trainer_head(self)  # the Trainer may take the labels
 
         def compute(model: Any, inputs: Any) -> tuple[Any, list[Any]]:
             call = partial(compute_loss, num_items_in_batch=num_items_in_batch)
             return observe_outputs(self, call, model, inputs)
 
-        if weights and not (head or self._rule):
-            losses = self._losses(model, inputs)
-            return (losses * of_examples * weights[SELECTION_WEIGHT]).mean()
+        weights = None if of_selection is None else of_examples * of_selection
+        if weights is not None and not (head or self._rule):
+            return (self._losses(model, inputs) * weights).mean()
         loss, calls = compute(model, inputs)
-        if checks and not weights:
+        if checks and weights is None:
             check_loss(self, compute, loss, calls, labelled)
             self._times.reset()
-        if not (weights or self._rule):
+        if weights is None and not self._rule:
             return loss
         if len(calls) != 1:
             raise ConfigError(
@@ -332,32 +330,31 @@ class SelectiveTrainerMixin(Trainer):
                 f'method="two_pass" without weights, and {GIVE_LOSSES}'
             )
         (outputs,) = calls
-        with torch.set_grad_enabled(bool(weights)):
+        with torch.set_grad_enabled(weights is not None):
             losses = (
                 head_losses(head, outputs, labelled) if head else self._losses(outputs, labelled)
             )
         if self._rule:
             self._selection.update(self._indices, losses.detach() * of_examples)
-        if not weights:
+        if weights is None:
             return loss
-        factors = of_examples * weights[SELECTION_WEIGHT]
         if not head:
-            return (losses * factors).mean()
-        items, count, args = count_items(head, labelled), num_items_in_batch, self.args
-        averages = count is not None and args.average_tokens_across_devices
-        processes = args.world_size if averages else 1
+            return (losses * weights).mean()
+        items, args = count_items(head, labelled), self.args
+        averages = num_items_in_batch is not None and args.average_tokens_across_devices
+        processes = args.world_size if averages else 1  # whose gradients are averaged
         if checks:
             is_half = self.accelerator.mixed_precision != "no" or loss.dtype != torch.float32
             check_unweighted(
                 loss / processes,
                 losses,
                 items,
-                count,
+                num_items_in_batch,
                 tolerance=2e-2 if is_half else 1e-3,
                 advice=advice_on_losses(self),
             )
             self._times.reset()
-        return processes * weighted_mean(losses, items, factors, count)
+        return processes * weighted_mean(losses, items, weights, num_items_in_batch)
 
     def _wrap_model(self, model: Any, training: bool = True, *args: Any, **kwargs: Any) -> Any:
         """Returns what training calls: for a single pass, a module whose forward is a step's loss.

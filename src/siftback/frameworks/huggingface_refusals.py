@@ -131,9 +131,12 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
         "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
     }
-    if trainer._weight_column or (selector and selector.reweights):
+    if trainer._weight_column or (trainer._rule or selector).reweights:
         # The outputs that losses with weights are computed from are watched in eager mode alone.
         refused["torch_compile and weights: leave one out"] = args.torch_compile
+        # The Trainer would not divide their mean by the batches of a step.
+        has_function = trainer.compute_loss_func is not None and find_trainer_head(trainer) is None
+        refused["weights, losses= and compute_loss_func: leave the last out"] = has_function
     column, columns = trainer._weight_column, getattr(trainer.train_dataset, "column_names", None)
     if column and columns is not None:
         what = f"weight_column={column!r}, as the data set has {', '.join(columns)}"

@@ -48,6 +48,19 @@ class WeightCollate:
         return batch
 
 
+def pop_weights(batch: Any) -> tuple[Tensor | float, Tensor | None]:
+    """Takes the weights out of a batch, and returns them.
+
+    Args:
+        batch: A mapping.
+
+    Returns:
+        The weights of its examples, 1 without a column of them, and those of the selection, None
+        where the losses of the batch have no weights.
+    """
+    return batch.pop(EXAMPLE_WEIGHT, 1.0), batch.pop(SELECTION_WEIGHT, None)
+
+
 def weighted_losses(losses: Callable[[Any, Any], Tensor], model: Any, batch: Any) -> Tensor:
     """Returns the losses of a batch's rows, times the weights of its examples if it carries any.
 

@@ -1,6 +1,5 @@
-"""The draw of an epoch: the examples that a rule chose before any is read, and their losses."""
+"""The passes of an epoch, with the examples that a rule draws for each before they are read."""
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,19 +8,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from siftback.arguments import format_value
+from siftback.epochs.draw_weights import draw_weights, find_candidates
 from siftback.epochs.passes import Pass
-from siftback.errors import BatchError, ConfigError, LossError
+from siftback.epochs.rule_losses import RuleLosses
+from siftback.errors import BatchError, ConfigError
 from siftback.processes.distributed import broadcast, rank_and_world
 from siftback.processes.exchange import (
-    RecordedLosses,
-    exchange_losses,
     pack_weights,
     packed_weights,
-    recorded_losses,
     unpack_weights,
 )
-from siftback.rules.rule import EpochRule, check_predictions
+from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
 from siftback.seeding import Stream, generator_of
 from siftback.state import (
@@ -42,11 +39,10 @@ from siftback.state import (
 from siftback.tables.example_rows import ExampleRows
 
 _MOST = 1 << 40  # examples of an epoch
-_UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
 
 
 class EpochDraw:
-    """Draws examples by a rule before they are read, pass by pass, and gives losses back to it.
+    """Draws examples by a rule before they are read, pass by pass.
 
     An epoch is `length` examples of this process, whatever the rule leaves out: it has as many
     passes over the data as that takes. Each is drawn when the first of its examples is asked for,
@@ -68,8 +64,9 @@ class EpochDraw:
         shorter: Whether each epoch is one pass.
 
     Attributes:
+        losses: Gives the rule the losses of training.
         passes: The passes of the current epoch that were drawn so far.
-        asked: Number of this epoch's examples that were asked for.
+        requested: Number of this epoch's examples that were asked for.
         seconds: Time that draws took, since whoever counts it set it to 0.
         reweights: Whether any weight was other than 0 and 1, so far.
         sampler: The user's sampler that gives the examples, in words; None without such a one. A
@@ -111,17 +108,13 @@ class EpochDraw:
                 "processes: call torch.distributed.init_process_group before it is made, or give "
                 "it rank=0, world=1"
             )
-        self._shards, self._stream = rule.shards, rows
-        self._rows = rows or rule.shards  # without either, an example's row is its index
-        self._exchanges = world > 1 and not rule.shards  # each remembers what all record
-        self._recorded: list[RecordedLosses] = []  # since the last draw, where others are to know
-        self._turn = _UNCLAIMED
+        self._shards, self.losses = rule.shards, RuleLosses(rule, rank, world, rows)
         self.sampler: str | None = None
         self.sampled: int | None = None
         self._epoch = self._number = 0  # the current epoch, and the next pass
         self._expected = 0  # the epoch that comes after the one begun last
         self._is_on = self._is_over = False
-        self.asked, self.seconds = 0, 0.0
+        self.requested, self.seconds = 0, 0.0
         self._read = self._before = 0  # this epoch's examples that came, and those before a batch
         self.reweights = False
         self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
@@ -218,14 +211,11 @@ class EpochDraw:
                 shards are not those of the processes; or a rule draws too few of a shard, or not
                 one weight for each example.
         """
-        if self._turn == _UNCLAIMED:
-            self._turn = self.rule.table.claim()
-        if self._turn != self.rule.table.turn:
-            raise self._other_training()
+        self.losses.claim_once()
         self._read = self._before = 0
         first, last = self.passes[0], self.passes[-1]
         if again:
-            self.asked, self._is_over = 0, False
+            self.requested, self._is_over = 0, False
             if self.sampler and first.draws and first.start == 0:  # it may give others now
                 self._number = first.number
                 self._wait()
@@ -236,8 +226,8 @@ class EpochDraw:
         if self.shorter or not follows:
             self._number = epoch if number is None else number
         is_on = self.schedule.is_on(epoch, self.epochs)
-        goes_on = follows and self.asked == length < last.end and is_on and self._is_on
-        self._epoch, self._expected, self.asked = epoch, epoch + 1, 0
+        goes_on = follows and self.requested == length < last.end and is_on and self._is_on
+        self._epoch, self._expected, self.requested = epoch, epoch + 1, 0
         self._is_on, self._is_over = is_on, False
         if goes_on and not (self.shorter or self._shards):
             last.start -= length
@@ -264,11 +254,11 @@ class EpochDraw:
         Its passes stay until then, as what was read ahead of them may still be trained on.
         """
         self._is_over = True
-        self.asked = self.length  # by a loop that does not ask for more than it has steps
+        self.requested = self.length  # by a loop that does not ask for more than it has steps
 
     def leave(self) -> None:
         """Leaves the epoch early; none of its passes goes on in the next one."""
-        self._is_over, self.asked = True, 0
+        self._is_over, self.requested = True, 0
 
     def order(
         self,
@@ -283,7 +273,7 @@ class EpochDraw:
             draw_pass: Draws the next pass; called with the examples of an unfinished batch.
             batch_size: Examples per batch.
         """
-        number = given = self.asked = 0
+        number = given = self.requested = 0
         recent = torch.arange(0)
         while number == 0 or given < self.length:
             if number == len(self.passes) or self.is_waiting:
@@ -294,7 +284,7 @@ class EpochDraw:
                 left = block[skipped : skipped + self.length - given]
                 skipped = max(skipped - len(block), 0)
                 given += len(left)
-                self.asked = given
+                self.requested = given
                 recent = torch.cat((recent, left[-batch_size:]))[-batch_size:]
                 if len(left):
                     yield left
@@ -324,7 +314,7 @@ class EpochDraw:
         if self.passes and self.is_waiting:
             self.passes = []
         number, start = self._number, self.passes[-1].end if self.passes else 0
-        self._take_up_others()
+        self.losses.take_up_others()
         self._anneal(self._epoch + start / max(self.length, 1) if self.passes else self._epoch)
         is_scoring = self._is_on and self.rule.is_pass(number)
         draws, weights = self._is_on and not is_scoring, self._ones()
@@ -334,7 +324,7 @@ class EpochDraw:
                 candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
             generator = generator_of(self._seed, number, Stream.DRAW)
             weights = draw_weights(self.rule, number, generator, candidates)
-            if self._exchanges:
+            if self.losses.exchanges:
                 # Not left to each process: a rule whose state depends on the order of what it
                 # was given, which is another in each, would draw others.
                 weights = unpack_weights(broadcast(pack_weights(weights)), len(weights))
@@ -343,7 +333,7 @@ class EpochDraw:
                 sampled = weights[candidates]
         drawn = self._make_pass(number, draws=draws, weights=weights, is_scoring=is_scoring)
         # New examples of a stream come whatever the draw.
-        if draws and not (self._stream or self.sampler) and drawn.drawn < self.world:
+        if draws and not (self.losses.stream or self.sampler) and drawn.drawn < self.world:
             raise BatchError(
                 f"{type(self.rule).__name__} draws {drawn.drawn} of {self.rule.examples} "
                 f"examples in epoch {self._epoch}, fewer than there are processes, {self.world}: "
@@ -380,28 +370,6 @@ class EpochDraw:
         """Sets the number of examples that this process has of a pass, and of those drawn."""
         self.passes[-1].whole, self.passes[-1].size = whole, drawn
 
-    def admit(self, indices: Tensor) -> None:
-        """Makes room for examples of a stream that came: int64[n]."""
-        if self._stream:
-            self._stream.add(indices)
-            self.rule.grow(self._stream.count)
-
-    def rows_of(self, indices: Tensor) -> Tensor:
-        """Returns int64[n], the rows of examples in the rule's table.
-
-        Raises:
-            BatchError: If an index is not that of an example.
-        """
-        if self._rows:
-            return self._rows.rows_of(indices)
-        for index in indices.aminmax() if len(indices) else ():
-            if not 0 <= int(index) < self.rule.examples:
-                raise BatchError(
-                    f"indices= holds {int(index)}, and there are {self.rule.examples} examples: "
-                    "give indices of the data set"
-                )
-        return indices
-
     def weights_of(self, indices: Tensor) -> Tensor:
         """Returns the loss weights of the batch that came last; 1 for what came after the draw.
 
@@ -414,7 +382,7 @@ class EpochDraw:
         Raises:
             BatchError: If some of the examples of a batch in which a pass ends did not come.
         """
-        rows = self.rows_of(indices)
+        rows = self.losses.rows_of(indices)
         before, read = self._before, self._read
         passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
         if len(passes) < 2:
@@ -466,69 +434,8 @@ class EpochDraw:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
         rows = (self.weights == 0).nonzero().squeeze(1)
         rows = rows if self._shards else rows[self.rank :: self.world]
-        return self._rows.indices_of(rows) if self._rows else rows
-
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Gives the rule the losses of some examples that were trained on.
-
-        Args:
-            indices: int64[n], on the CPU. Of one that comes twice, the last loss counts.
-            losses: float32[n], on the CPU. What is not finite is left out.
-            epoch: The epoch in which they were trained on.
-            correct: bool[n], for rules that need it.
-            confidence: float[n], likewise.
-
-        Raises:
-            ConfigError: If a rule that needs them was not given correct and confidence, or another
-                training used the rule or its table since this epoch began.
-            LossError: If there is not one of each for each example, or a confidence is none.
-        """
-        if getattr(losses, "shape", None) != indices.shape:
-            raise LossError(
-                f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
-            )
-        check_predictions(correct, confidence, losses)
-        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
-            raise self._other_training()
-        rows, losses = self.rows_of(indices), losses.detach().float().cpu()
-        finite = losses.isfinite().nonzero().squeeze(1)
-        # Of an index that comes again, the last occurrence.
-        order = indices[finite].sort(stable=True)
-        is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
-        last = finite[order.indices[is_last].sort().values]
-        if not self.rule.learns or not len(last):
-            return
-        if correct is not None:
-            correct = correct.detach().cpu()[last]
-        if confidence is not None:
-            confidence = confidence.detach().float().cpu()[last]
-        record = RecordedLosses(False, epoch, rows[last], losses[last], correct, confidence)
-        self._learn(record, is_exchanged=self._exchanges)
-
-    def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
-        """Gives the rule the scores of a pass: int64[n] and float32[n]."""
-        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
-            raise self._other_training()
-        record = RecordedLosses(True, epoch, self.rows_of(indices), scores)
-        self._learn(record, is_exchanged=self._exchanges)
-
-    def _learn(self, record: RecordedLosses, *, is_exchanged: bool) -> None:
-        """Gives the rule losses; those of this process are exchanged with the others."""
-        is_pass, epoch, rows, losses, correct, confidence = record
-        if is_pass:
-            cast(Any, self.rule).rescore(rows, losses, epoch)
-        else:
-            self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
-        if is_exchanged:  # after the rule, which may refuse it
-            self._recorded.append(record)
+        rows_of_examples = self.losses.rows
+        return rows_of_examples.indices_of(rows) if rows_of_examples else rows
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the rule's state, the passes of this epoch, and what others are to know."""
@@ -537,14 +444,14 @@ class EpochDraw:
         return {
             "settings": self._settings(),
             "rule": self.rule.state_dict(),
-            "rows": self._stream.state_dict() if self._stream else None,
+            "rows": self.losses.stream.state_dict() if self.losses.stream else None,
             "passes": [self._state_of_pass(drawn) for drawn in passes] or None,
             "epoch": (self._epoch, self._expected, self._number),
             "is_on": self._is_on,
             "is_over": self._is_over,
-            "read": (self._before, self._read, self.asked),
+            "read": (self._before, self._read, self.requested),
             "reweights": self.reweights,
-            "recorded": [tuple(record) for record in self._recorded],
+            "recorded": self.losses.recorded,
         }
 
     def _state_of_pass(self, drawn: Pass) -> dict[str, Any]:
@@ -567,14 +474,14 @@ class EpochDraw:
             StateError: If it is that of another rule or schedule, of one with other settings, or
                 is damaged.
         """
-        members = {"rule": state_of(self.rule), "rows": state_of(self._stream)}
+        members = {"rule": state_of(self.rule), "rows": state_of(self.losses.stream)}
         check_entries(self, state, members, self._settings())
         epoch = integer(most=MOST_EPOCHS)
         checks = {
             "epoch": tuple_of(epoch, epoch, integer()),
             "read": tuple_of(*[integer()] * 3),
             **dict.fromkeys(("is_on", "is_over", "reweights"), flag),
-            "recorded": list_of(recorded_losses) if self._exchanges else tuple_of(),
+            "recorded": self.losses.check_recorded,
         }
         check_entries(self, state, checks)
         most = state["rule"]["examples"]
@@ -619,17 +526,17 @@ class EpochDraw:
         """
         self.check_state(state)
         self.rule.load_state_dict(state["rule"])
-        self._turn = self.rule.table.claim()
-        if self._stream:
-            self._stream.load_state_dict(state["rows"])
+        self.losses.claim()
+        if self.losses.stream:
+            self.losses.stream.load_state_dict(state["rows"])
         self.passes = [self._loaded_pass(saved) for saved in state["passes"] or []]
         self._epoch, self._expected, self._number = state["epoch"]
-        self._before, self._read, self.asked = state["read"]
+        self._before, self._read, self.requested = state["read"]
         self._is_on, self._is_over = state["is_on"], state["is_over"]
         if not self.passes:
             self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
         self.reweights = state["reweights"]
-        self._recorded = [RecordedLosses(*record) for record in state["recorded"]]
+        self.losses.recorded = state["recorded"]
 
     def _loaded_pass(self, saved: dict[str, Any]) -> Pass:
         weights = torch.ones(saved["examples"], dtype=torch.float32)
@@ -665,15 +572,6 @@ class EpochDraw:
             rule: Any = self.rule
             rule.set_keep(self.schedule.keep(epochs_done, self.epochs, own=self._keep_of_rule))
 
-    def _other_training(self) -> ConfigError:
-        """Returns the error that another training has begun to use what the rule remembers."""
-        name = type(self.rule).__name__
-        return ConfigError(
-            f"another loader or sampler began to train with this {name} or its table, so that its "
-            "losses are of both trainings: give each training a rule of its own, such as "
-            f"{name}(...), with a table of its own; to go on with this one, load a state of it"
-        )
-
     def _drawn_state(self, drawn: Pass) -> dict[str, Any] | None:
         """Returns the weights of a pass as a state has them, which are packed once."""
         if drawn.packed is None and self._shards:
@@ -686,14 +584,6 @@ class EpochDraw:
         copies = {name: v.clone() for name, v in packed.items() if isinstance(v, Tensor)}
         return {**packed, **copies} or None
 
-    def _take_up_others(self) -> None:
-        """Gives the rule what other processes recorded since the last epoch began."""
-        if not self._exchanges:
-            return
-        gathered, self._recorded = exchange_losses(self._recorded), []
-        for record in itertools.chain(*gathered[: self.rank], *gathered[self.rank + 1 :]):
-            self._learn(record, is_exchanged=False)
-
 
 def _weights_in(drawn: Pass, rows: Tensor) -> Tensor:
     """Returns float32[n], the loss weights of rows in a pass; 1 for what came after its draw."""
@@ -701,77 +591,3 @@ def _weights_in(drawn: Pass, rows: Tensor) -> Tensor:
     weights = torch.ones(len(rows), dtype=torch.float32)
     weights[known] = drawn.weights[rows[known]]
     return weights
-
-
-def find_candidates(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -> Tensor:
-    """Returns the examples that a rule draws among in an epoch of a user's sampler.
-
-    Where a sampler gives some examples, each once, the rule draws among these. Where it gives them
-    with probabilities of its own, the rule draws among all those that it knows, whatever the
-    sampler gives in this epoch: that an example is trained on then has the product of both
-    probabilities. One that the rule does not know yet is trained on as it first comes, and takes
-    the place of no other.
-
-    Args:
-        rule: The rule.
-        order: int64[n], what the sampler gives; None where that is not known beforehand.
-        is_weighted: Whether it gives them with probabilities of its own.
-
-    Returns:
-        int64[m], ascending.
-
-    >>> from siftback import Memory
-    >>> rule = Memory()
-    >>> rule.grow(9)
-    >>> rule.update(torch.tensor([2, 3, 7]), torch.ones(3), epoch=0)
-    >>> find_candidates(rule, torch.tensor([8, 0, 3]), is_weighted=False)
-    tensor([0, 3, 8])
-    >>> find_candidates(rule, torch.tensor([8, 8, 3]), is_weighted=False)  # an example twice
-    tensor([2, 3, 7])
-    """
-    if order is not None and not is_weighted:
-        candidates = order.sort().values
-        if not (candidates.diff() == 0).any():
-            return candidates
-    return rule.has_value.nonzero().squeeze(1)
-
-
-def draw_weights(
-    rule: EpochRule, epoch: int, generator: torch.Generator, candidates: Tensor | None = None
-) -> Tensor:
-    """Returns the weights that a rule draws, among all examples or some of them.
-
-    Args:
-        rule: The rule.
-        epoch: The epoch.
-        generator: Source of random numbers, on the CPU.
-        candidates: int64[m], ascending, the examples to draw among; None for all.
-
-    Returns:
-        float32[rows], 1 for examples that are no candidates.
-
-    Raises:
-        ConfigError: If the rule does not draw one weight for each.
-    """
-    if candidates is not None and len(candidates) == rule.examples:
-        candidates = None  # all, as without a sampler
-    elif candidates is not None and not len(candidates):
-        return torch.ones(rule.rows, dtype=torch.float32)
-    name = type(rule).__name__
-    with rule.among(candidates):
-        weights = rule.draw(epoch, generator)
-        if rule.shards:
-            rule.shards.check_drawn(name, weights, rule.count(epoch) or 0)
-        elif getattr(weights, "shape", None) != (rule.rows,):
-            kind = "examples" if candidates is None else "candidates"
-            raise ConfigError(
-                f"{name}.draw gave {format_value(weights)} in epoch {epoch}, and there are "
-                f"{rule.rows} {kind}: have it give float32[{rule.rows}], one weight for each; "
-                "state of its own per example is indexed by self.candidates, where a sampler "
-                "gives some alone"
-            )
-    if candidates is None:
-        return weights
-    weights_of_all = torch.ones(rule.rows, dtype=torch.float32)
-    weights_of_all[candidates] = weights
-    return weights_of_all

@@ -229,7 +229,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
             raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
         indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
-        self.draw.update(indices, losses, self.draw.passes[-1].number, **predictions)
+        self.draw.losses.update(indices, losses, self.draw.passes[-1].number, **predictions)
 
     def order(self, epoch: int) -> Iterator[Tensor]:
         """Yields this process's examples of the current epoch in their order: int64[n].

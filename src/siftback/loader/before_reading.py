@@ -73,7 +73,7 @@ class DrawingPipeline(Pipeline):
             # A sampler of the user's own repeats what it is meant to.
             may_repeat = repeats(sampler_of(self.wrapped)) or bool(draw.sampler)
             may_repeat |= has_indices_within(source.loader) or not draw.shorter
-            rows_of = draw.rows_of if draw.rule.shards else None
+            rows_of = draw.losses.rows_of if draw.rule.shards else None
             self._check = IndexCheck(self.examples, repeats=may_repeat, rows_of=rows_of)
 
     @property
@@ -140,7 +140,7 @@ class DrawingPipeline(Pipeline):
                 self._count_unread(passed - count)
         if self._check:
             self._check.check(indices, source.place)
-            draw.admit(indices)
+            draw.losses.admit(indices)
         return admitted
 
     def select(self, batch: Batch) -> Batch:
@@ -158,7 +158,7 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.count_scored`."""
         super().count_scored(batch, scores)
         indices: Any = batch.indices
-        self.draw.rescore(indices, scores.float().cpu(), self.draw.current.number)
+        self.draw.losses.rescore(indices, scores.float().cpu(), self.draw.current.number)
 
     def check_lengths(self) -> None:
         """See `Pipeline.check_lengths`."""

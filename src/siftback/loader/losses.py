@@ -281,7 +281,7 @@ class LossRecord:
             count, epoch = len(indices) if reduced else len(losses), self._epoch
             indices = check_indices(indices, count, "loader.loss")
             if self._draw and self._knows_indices:
-                self._draw.rows_of(indices)  # raises if one is not that of an example
+                self._draw.losses.rows_of(indices)  # raises if one is not that of an example
             if weights is not None:
                 check_loss_weights(weights, count)
             known = self.find(indices, apply_weights=apply_weights)
@@ -311,8 +311,8 @@ class LossRecord:
             self._take_nonfinite(values, finite, indices)
         if self.learns and indices is not None:
             if reduced and all_finite:
-                values = self._average(self._draw.rows_of(indices), values)
-            self._draw.update(indices, values, epoch, correct=correct, confidence=confidence)
+                values = self._average(self._draw.losses.rows_of(indices), values)
+            self._draw.losses.update(indices, values, epoch, correct=correct, confidence=confidence)
         drops = self.on_nonfinite == "drop" and not all_finite and not reduced
         return weights, finite.to(losses.device) if drops else None
 

@@ -223,7 +223,8 @@ class Pipeline(ABC):
         if self.is_complete:  # when a state was saved, after its last batch
             self.end_source(epoch)
             return
-        for full in pool.release_full(self.to_come):  # of what was pooled before
+        pooled = pool.release_full(self.to_come) if len(pool) else iter(())
+        for full in pooled:  # before this epoch, or when a state was saved
             yield full
             if self.is_complete:
                 self.end_source(epoch)

@@ -1,0 +1,171 @@
+"""The losses that training records, on their way to a rule, in one process or several."""
+
+import itertools
+from typing import Any, cast
+
+from torch import Tensor
+
+from siftback.arguments import format_value
+from siftback.errors import BatchError, ConfigError, LossError
+from siftback.processes.exchange import RecordedLosses, exchange_losses, recorded_losses
+from siftback.rules.rule import EpochRule, check_predictions
+from siftback.state import Check, list_of, tuple_of
+from siftback.tables.example_rows import ExampleRows
+
+_UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
+
+
+class RuleLosses:
+    """Gives a rule the losses of examples, and each process's losses to the others.
+
+    Args:
+        rule: What remembers them.
+        rank: Which process this is.
+        world: Among how many that share the examples.
+        stream: The rows of examples whose number or numbering is not known beforehand; by default
+            the examples are 0, 1, 2 and so on.
+
+    Attributes:
+        rule: The same.
+        stream: The same.
+        rows: The rows of examples in the rule's table; None where those are their indices.
+        exchanges: Whether each process remembers what all record.
+    """
+
+    def __init__(
+        self, rule: EpochRule, rank: int = 0, world: int = 1, stream: ExampleRows | None = None
+    ) -> None:
+        self.rule, self.stream = rule, stream
+        self.rows = stream or rule.shards
+        self.exchanges = world > 1 and not rule.shards
+        self._rank, self._turn = rank, _UNCLAIMED
+        self._recorded: list[RecordedLosses] = []  # since the last exchange
+
+    def claim(self) -> None:
+        """Has the rule's table be this training's; another one may not use it any more."""
+        self._turn = self.rule.table.claim()
+
+    def claim_once(self) -> None:
+        """Claims the rule's table, as the first epoch begins.
+
+        Raises:
+            ConfigError: If another training used the rule or its table since it was claimed.
+        """
+        if self._turn == _UNCLAIMED:
+            self.claim()
+        self._check_turn()
+
+    def admit(self, indices: Tensor) -> None:
+        """Makes room for examples of a stream that came: int64[n]."""
+        if self.stream:
+            self.stream.add(indices)
+            self.rule.grow(self.stream.count)
+
+    def rows_of(self, indices: Tensor) -> Tensor:
+        """Returns int64[n], the rows of examples in the rule's table.
+
+        Raises:
+            BatchError: If an index is not that of an example.
+        """
+        if self.rows:
+            return self.rows.rows_of(indices)
+        for index in indices.aminmax() if len(indices) else ():
+            if not 0 <= int(index) < self.rule.examples:
+                raise BatchError(
+                    f"indices= holds {int(index)}, and there are {self.rule.examples} examples: "
+                    "give indices of the data set"
+                )
+        return indices
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Gives the rule the losses of some examples that were trained on.
+
+        Args:
+            indices: int64[n], on the CPU. Of one that comes twice, the last loss counts.
+            losses: float32[n], on the CPU. What is not finite is left out.
+            epoch: The epoch in which they were trained on.
+            correct: bool[n], for rules that need it.
+            confidence: float[n], likewise.
+
+        Raises:
+            ConfigError: If a rule that needs them was not given correct and confidence, or another
+                training used the rule or its table since this epoch began.
+            LossError: If there is not one of each for each example, or a confidence is none.
+        """
+        if getattr(losses, "shape", None) != indices.shape:
+            raise LossError(
+                f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
+            )
+        check_predictions(correct, confidence, losses)
+        self._check_turn()
+        rows, losses = self.rows_of(indices), losses.detach().float().cpu()
+        finite = losses.isfinite().nonzero().squeeze(1)
+        # Of an index that comes again, the last occurrence.
+        order = indices[finite].sort(stable=True)
+        is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
+        last = finite[order.indices[is_last].sort().values]
+        if not self.rule.learns or not len(last):
+            return
+        if correct is not None:
+            correct = correct.detach().cpu()[last]
+        if confidence is not None:
+            confidence = confidence.detach().float().cpu()[last]
+        record = RecordedLosses(False, epoch, rows[last], losses[last], correct, confidence)
+        self._learn(record, is_exchanged=self.exchanges)
+
+    def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
+        """Gives the rule the scores of a pass: int64[n] and float32[n]."""
+        self._check_turn()
+        record = RecordedLosses(True, epoch, self.rows_of(indices), scores)
+        self._learn(record, is_exchanged=self.exchanges)
+
+    def _learn(self, record: RecordedLosses, *, is_exchanged: bool) -> None:
+        """Gives the rule losses; those of this process are exchanged with the others."""
+        is_pass, epoch, rows, losses, correct, confidence = record
+        if is_pass:
+            cast(Any, self.rule).rescore(rows, losses, epoch)
+        else:
+            self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
+        if is_exchanged:  # after the rule, which may refuse it
+            self._recorded.append(record)
+
+    def take_up_others(self) -> None:
+        """Gives the rule what other processes recorded since the last exchange."""
+        if not self.exchanges:
+            return
+        gathered, self._recorded = exchange_losses(self._recorded), []
+        for record in itertools.chain(*gathered[: self._rank], *gathered[self._rank + 1 :]):
+            self._learn(record, is_exchanged=False)
+
+    @property
+    def recorded(self) -> list[tuple[Any, ...]]:
+        """What other processes are to know, for a state."""
+        return [tuple(record) for record in self._recorded]
+
+    @recorded.setter
+    def recorded(self, recorded: list[tuple[Any, ...]]) -> None:
+        self._recorded = [RecordedLosses(*record) for record in recorded]
+
+    @property
+    def check_recorded(self) -> Check:
+        """Checks for `recorded`, as it is in a state."""
+        return list_of(recorded_losses) if self.exchanges else tuple_of()
+
+    def _check_turn(self) -> None:
+        """Makes sure that no other training has begun to use what the rule remembers."""
+        if self._turn in (_UNCLAIMED, self.rule.table.turn):
+            return
+        name = type(self.rule).__name__
+        raise ConfigError(
+            f"another loader or sampler began to train with this {name} or its table, so that its "
+            "losses are of both trainings: give each training a rule of its own, such as "
+            f"{name}(...), with a table of its own; to go on with this one, load a state of it"
+        )

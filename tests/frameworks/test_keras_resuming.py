@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from siftback import Percentile, Unbiased
+from siftback import Epochs, InfoBatch, Memory, Percentile, Unbiased
 from siftback.errors import ConfigError, StateError
 
 keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
@@ -160,11 +160,18 @@ class Saves(keras.callbacks.Callback):
         self.model.save_weights(self.folder / f"epoch{epoch}.weights.h5")
 
 
+RULES = {
+    "memory": lambda: Memory(keep=0.5, warmup=Epochs(1)),
+    "adaptive memory": lambda: Memory(warmup=Epochs(1)),
+    "weights": lambda: InfoBatch(0.7, 1.0),
+}
+
+
 def training(form, **settings):
     """A compiled model and its data set, of 4 batches an epoch."""
     net = network(unseeded=True)
-    if form == "memory":
-        return compiled(LossRecorder(net)), remembering(**settings)
+    if form in RULES:
+        return compiled(LossRecorder(net)), remembering(memory=RULES[form](), **settings)
     model = compiled(SelectiveModel(net, 1 / 3))
     return model, SelectiveDataset(data(), BATCH, epochs=3, **settings)
 
@@ -176,7 +183,7 @@ def loaded(form, path, **settings):
     return model, dataset
 
 
-@pytest.fixture(scope="module", params=["memory", "selective-backprop"])
+@pytest.fixture(scope="module", params=[*RULES, "selective-backprop"])
 def saved(request, tmp_path_factory):
     """A training without a stop, and the weights that it saved on its way."""
     folder = tmp_path_factory.mktemp("saved")
@@ -190,7 +197,7 @@ def test_weights_saved_after_any_step_go_on_with_the_next_one_bit_for_bit(saved)
     form, folder, whole = saved
     last = int(whole.optimizer.iterations)
     assert last == 12
-    for step in range(1, last, 1 if form == "memory" else 3):
+    for step in range(1, last, 1 if form in RULES else 3):
         torch.manual_seed(step)
         reading = {"workers": 2} if step in (3, 7, 10) else {}
         model, dataset = loaded(form, folder / f"{step}.weights.h5", **reading)

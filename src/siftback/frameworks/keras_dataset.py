@@ -177,7 +177,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         return True  # not by its length
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """A batch of the epoch in training: inputs, targets, and its weights and indices."""
+        """A batch of the epoch in training: inputs, targets, and sample weights or indices."""
         start = (self._first + index) * self.batch_size
         end = min(start + self.batch_size, self.examples)
         while 0 <= self._known[0] < end:  # of a pass that is drawn when training comes to it

@@ -211,6 +211,9 @@ class Settings:
     validation: Annotated[int | None,
         "Test on so many held-out training examples, to choose settings by.", _COUNT] = None
     flip: Annotated[float, "Share of the training labels to make wrong.", "[0, 1]"] = 0.0
+    rare: Annotated[int,
+        "Leave 1 of so many training examples of the first three in ten classes; 1 leaves all.",
+        _COUNT] = 1
     stale_every: Annotated[int, "Epochs between stale-sb's selection passes.", _COUNT] = 3
     floor: Annotated[float, "Least probability of an example in sb-memory.", _SHARE] = 0.1
     warmup: Annotated[Epochs | Share | None,

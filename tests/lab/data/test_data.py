@@ -18,7 +18,7 @@ from pyarrow import parquet as pq
 from siftback.errors import ConfigError
 from siftback.lab.data import images, tables
 from siftback.lab.data.augment import Augment
-from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.data_set import ImageData, TextData
 from siftback.lab.data.load import (
     NAMES,
     PUBLISHED,
@@ -26,6 +26,7 @@ from siftback.lab.data.load import (
     hold_out,
     limit,
     load,
+    make_rare,
 )
 
 SHARDS = {"train-00000-of-00002": 7, "train-00001-of-00002": 5, "test-00000-of-00001": 4}
@@ -364,3 +365,23 @@ def test_flipped_labels_are_wrong_and_the_others_right() -> None:
     assert pairs[pairs > 0].max() < 20
     with pytest.raises(ConfigError, match=r"flip=1.5: give a share"):
         flip(clean, 1.5)
+
+
+@pytest.mark.parametrize("times", [1, 2, 30, 1000])
+def test_rare_classes_keep_one_in_so_many_and_the_others_all(times: int) -> None:
+    whole, data = load("digits"), load("digits", rare=times)
+    counts = whole.train_labels.bincount()
+    expected = [max(1, round(int(count) / times)) for count in counts[:3]] + counts[3:].tolist()
+    assert data.train_labels.bincount().tolist() == expected
+    assert torch.equal(data.test_inputs, whole.test_inputs)
+    again = load("digits", rare=times)
+    assert torch.equal(data.train_inputs, again.train_inputs)
+
+
+def test_windows_of_a_text_have_no_rare_classes() -> None:
+    inputs = torch.ones(4, 3, dtype=torch.int64)
+    words = TextData(
+        "words", *[inputs] * 4, (), kind="language", tokenizer="", vocabulary=9
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"rare=30 of words, .* no class"):
+        make_rare(words, 30)

@@ -74,6 +74,7 @@ def load(
     validation: int | None = None,
     flipped: float = 0.0,
     max_tokens: int | None = None,
+    rare: int = 1,
 ) -> DataSet:
     """Loads a data set.
 
@@ -84,6 +85,7 @@ def load(
         validation: Number of them to hold out in place of the test set, as in ``hold_out``.
         flipped: Share of the labels left to train on that are made wrong, as in ``flip``.
         max_tokens: The most tokens of a text, and those of a window; the set's own where None.
+        rare: How many examples of some classes one is left of to train on, as in ``make_rare``.
 
     Raises:
         ConfigError: For an unknown name, a limit out of range, data that are missing or damaged, or
@@ -101,6 +103,8 @@ def load(
         data = limit(data, train_limit)
     if validation is not None:
         data = hold_out(data, validation)
+    if rare > 1:
+        data = make_rare(data, rare)
     data = data.rescale_costs()
     return flip(data, flipped) if flipped else data
 
@@ -203,6 +207,44 @@ def flip(data: Data, share: float) -> Data:
     labels, rows = data.train_labels.clone(), order[: round(share * count)]
     labels[rows] = (labels[rows] + shifts[rows]) % data.classes
     return replace(data, train_labels=labels, true_labels=data.train_labels)
+
+
+def make_rare(data: Data, times: int) -> Data:
+    """Leaves 1 of so many training examples of the rare classes, the same ones in every run.
+
+    The test set stays as it is. The rare classes are those of `rare_classes`.
+
+    Args:
+        data: The data set.
+        times: Of how many examples one is left, at least 1; of a class one at the least.
+
+    Raises:
+        ConfigError: For examples without a class.
+
+    >>> make_rare(load("digits"), 30).train_labels.bincount().tolist()
+    [5, 5, 5, 146, 145, 145, 145, 143, 139, 144]
+    """
+    if data.kind == "language":
+        raise ConfigError(
+            f"rare={times} of {data.name}, whose examples have no class that could be made rare: "
+            "leave it out"
+        )
+    labels = data.train_labels
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
+    kept = torch.ones(len(labels), dtype=torch.bool)
+    for label in range(rare_classes(data.classes)):
+        rows = order[labels[order] == label]
+        kept[rows[max(1, round(len(rows) / times)) :]] = False
+    return data.subset(kept.nonzero().flatten())
+
+
+def rare_classes(classes: int) -> int:
+    """Returns how many of the classes are rare, the first of them: three in ten, one at least.
+
+    >>> rare_classes(10), rare_classes(2)
+    (3, 1)
+    """
+    return max(1, round(0.3 * classes))
 
 
 def draw_balanced(data: DataSet, n: int) -> Tensor:

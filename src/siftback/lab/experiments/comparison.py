@@ -243,6 +243,7 @@ def prepare_data(plan: Plan) -> DataSet:
         settings.validation,
         settings.flip,
         settings.max_tokens,
+        settings.rare,
     )
     if settings.subset is not None:
         data = data.subset(

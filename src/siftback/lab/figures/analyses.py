@@ -22,6 +22,7 @@ from siftback.lab.figures import (
     pareto,
     pays,
     phases,
+    rare,
     speedups,
 )
 from siftback.lab.figures.describe import WORDS, Find, join_findings
@@ -66,6 +67,7 @@ FINDERS: dict[str, Find] = {
     "pays": pays.ratios,
     "budgets": pays.ends_by_budget,
     "noise": noise.ends,
+    "rare": rare.errors,
     "rates": learning_rates.by_rate,
 }
 

@@ -42,6 +42,7 @@ def load_training_set(comparison: Comparison) -> ImageData:
         argument(comparison, "train_limit"),
         argument(comparison, "validation"),
         float(argument(comparison, "flip", 0.0)),
+        rare=int(argument(comparison, "rare", 1)),
     )
     if not isinstance(data, ImageData):
         raise ConfigError(f"{data.name} holds texts, which have no pictures")

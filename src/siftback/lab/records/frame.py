@@ -28,7 +28,10 @@ TABLE_1_FACTORS = (1.1, 1.2, 1.4)
 CONFIDENCE = 0.95
 
 # The numbers that a run may lack.
-OPTIONAL = ("suspects", "suspects_wrong", "labels_wrong", "tokens_per_character")
+OPTIONAL = (
+    "suspects", "suspects_wrong", "labels_wrong", "tokens_per_character",
+    "test_error_rare", "test_error_common",
+)  # fmt: skip
 
 Axis = Literal["seconds", "cost", "steps"]
 Outcome = Literal["paid", "level", "lost", "undecided"]

@@ -147,6 +147,9 @@ class RunSummary:
         test_loss_best: Lowest test loss of any evaluation.
         tokens_per_character: Of the text to test on, for language: what loss in bits per character
             follows from. None for classifiers.
+        test_error_rare: Test error at the end in the classes that `--rare` made rare, in percent,
+            the mean over these classes; None where there are none.
+        test_error_common: The same of the other classes.
     """
 
     strategy: str
@@ -178,6 +181,8 @@ class RunSummary:
     test_loss_final: float | None = None
     test_loss_best: float | None = None
     tokens_per_character: float | None = None
+    test_error_rare: float | None = None
+    test_error_common: float | None = None
 
     @property
     def final(self) -> float:

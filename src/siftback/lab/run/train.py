@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from siftback.errors import ConfigError
 from siftback.lab import rates
 from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.load import rare_classes
 from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.forward import (
     Stepper,
@@ -266,6 +267,22 @@ class Training:
         model.train(was_training)
         return float(loss) / len(data.test_labels), 100 * float(wrong) / float(count)
 
+    @torch.no_grad()
+    def _errors_by_class(self) -> Tensor:
+        """Returns float64[classes], the test error of each in percent; NaN of a class without."""
+        model, data, settings = self.stepper.tested, self.data, self.settings
+        was_training = model.training
+        model.eval()
+        size = evaluation_batch_size(settings, data)
+        wrong = torch.zeros(data.classes, dtype=torch.int64, device=self.device)
+        for inputs, labels in evaluation_batches(data, size, self.device, settings.channels_last):
+            with autocast_context(settings, self.device):
+                guesses = model(inputs).argmax(-1)
+            wrong += labels[guesses != labels].bincount(minlength=data.classes)
+        model.train(was_training)
+        counts = data.test_labels.bincount(minlength=data.classes)
+        return 100 * wrong.cpu().double() / counts
+
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the rest of the run depends on."""
         self.clock.mark("loading")
@@ -309,6 +326,11 @@ class Training:
             if data.true_labels is not None:
                 suspects["suspects_wrong"] = int(data.flipped[batches.guard.suspects].sum())
                 suspects["labels_wrong"] = int(data.flipped.sum())
+        by_class: dict[str, Any] = {}
+        if self.settings.rare > 1:
+            errors, rare = self._errors_by_class(), rare_classes(data.classes)
+            by_class["test_error_rare"] = float(errors[:rare].nanmean())
+            by_class["test_error_common"] = float(errors[rare:].nanmean())
         return RunSummary(
             strategy=self.run.strategy,
             matched_to=self.run.matched_to,
@@ -337,6 +359,7 @@ class Training:
             test_loss_best=min(evaluation.test_loss for evaluation in evaluations),
             tokens_per_character=data.tokens_per_character,
             **suspects,
+            **by_class,
         )
 
 

@@ -23,6 +23,9 @@ class BeforeReading(LoaderBatches):
         """Returns the loader's arguments: the stream, the rule and its schedule."""
         job = self.job
         self.rule: EpochRule = job.strategy.choice(job.run.keep, job.settings, job.data.classes)
+        if job.strategy.balanced:
+            labels = job.data.train_labels
+            self.rule.set_base_weights(1.0 / labels.bincount()[labels])
         return {"loader": self.stream, "memory": self.rule, "schedule": self._schedule()}
 
     def _schedule(self) -> Schedule | None:
@@ -161,6 +164,11 @@ def warmup_share(settings: Settings, budget: float) -> float:
 def memory(keep: float, settings: Settings) -> Memory:
     """Returns a memory of the last losses."""
     return Memory(keep, **_memory_options(settings))
+
+
+def unbiased_memory(keep: float, settings: Settings) -> Memory:
+    """Returns a memory whose weights undo what its draws favour."""
+    return Memory(keep, unbiased=True, **_memory_options(settings))
 
 
 def weighted_memory(keep: float, settings: Settings) -> Memory:

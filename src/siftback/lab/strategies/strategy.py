@@ -467,6 +467,7 @@ class Strategy:
             "irreducible" or "token-irreducible" for the scores of batches; "" for none.
         guardable: Whether the settings may have its rule hold back mislabelled examples.
         guarded: Whether it does so in any case.
+        balanced: Whether its rule draws all classes equally often.
         own_schedule: Whether the rule says itself when it selects, so that its counts are exact.
         forwards_left_out: Whether examples left out of an epoch are forwarded after it, as its
             paper does, so that what is remembered of them stays fresh.
@@ -491,6 +492,7 @@ class Strategy:
     prior: str = ""
     guardable: bool = False
     guarded: bool = False
+    balanced: bool = False
     own_schedule: bool = False
     forwards_left_out: bool = False
     warmup: Epochs | Share = AN_EPOCH

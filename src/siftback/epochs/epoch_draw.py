@@ -152,7 +152,7 @@ class EpochDraw:
     @property
     def weights(self) -> Tensor:
         """float32[rows], the loss weight of each example in this pass, 0 for those left out."""
-        return self.current.weights
+        return self.current.weights.float()
 
     @property
     def drawn(self) -> int:
@@ -363,7 +363,11 @@ class EpochDraw:
             whole = self.rule.examples
             drawn = drawn * self.world if draws else self._shards.read
         sizes = (0, 0) if self.sampler else (whole // self.world, drawn // self.world)
-        self.reweights |= bool(((weights != 0) & (weights != 1)).any())
+        is_drawn = weights != 0
+        if bool((is_drawn & (weights != 1)).any()):
+            self.reweights = True
+        else:
+            weights = is_drawn  # in a quarter of the room
         return Pass(number, draws, is_scoring, weights, drawn, *sizes)
 
     def set_read_counts(self, whole: int, drawn: int) -> None:
@@ -384,7 +388,7 @@ class EpochDraw:
         """
         rows = self.losses.rows_of(indices)
         before, read = self._before, self._read
-        passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
+        passes = self._passes_of_batch
         if len(passes) < 2:
             return _weights_in(self.current, rows)
         if len(rows) != read - before:
@@ -397,6 +401,12 @@ class EpochDraw:
         pairs = zip(passes, bounds, strict=True)
         return torch.cat([_weights_in(drawn, rows[first:last]) for drawn, (first, last) in pairs])
 
+    @property
+    def _passes_of_batch(self) -> list[Pass]:
+        """The passes of which the batch that came last has examples."""
+        before, read = self._before, self._read
+        return [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
+
     def advance(self, count: int) -> int:
         """Goes past the examples of a batch that came, and returns how many they stand for.
 
@@ -406,7 +416,7 @@ class EpochDraw:
         if not self.passes[-1].whole:  # of a sampler without a length
             return count
         before, read = self._before, self._read
-        return sum(drawn.passed(read) - drawn.passed(before) for drawn in self.passes)
+        return sum(drawn.passed(read) - drawn.passed(before) for drawn in self._passes_of_batch)
 
     @property
     def to_read(self) -> int | None:
@@ -559,12 +569,13 @@ class EpochDraw:
     def common_settings(self) -> dict[str, Any]:
         """Returns what all processes must have alike, see `barrier`."""
         settings = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
+        settings["shorter_epochs"] = self.shorter
         shared = {"examples": self.rule.examples, "seed": self._seed}
         return {**settings, **(shared if self.world > 1 else {})}
 
     def _settings(self) -> dict[str, Any]:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}
-        return {**settings, **self.schedule.settings(self.epochs)}
+        return {**settings, "shorter_epochs": self.shorter, **self.schedule.settings(self.epochs)}
 
     def _anneal(self, epochs_done: float) -> None:
         """Has the rule keep the share that the schedule gives at a moment of training."""
@@ -589,5 +600,5 @@ def _weights_in(drawn: Pass, rows: Tensor) -> Tensor:
     """Returns float32[n], the loss weights of rows in a pass; 1 for what came after its draw."""
     known = rows < len(drawn.weights)
     weights = torch.ones(len(rows), dtype=torch.float32)
-    weights[known] = drawn.weights[rows[known]]
+    weights[known] = drawn.weights[rows[known]].float()
     return weights

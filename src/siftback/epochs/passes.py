@@ -15,7 +15,8 @@ class Pass:
         number: Which pass of the training, from 0.
         draws: Whether a rule drew its examples.
         is_scoring: Whether its examples are scored, to refresh the rule.
-        weights: float32[rows], the loss weight of each example, 0 for those left out.
+        weights: float32[rows], the loss weight of each example, 0 for those left out; or bool[rows]
+            where all weights are 0 or 1.
         drawn: Number of examples that all processes read in it.
         whole: Number of this process's examples that it stands for; 0 where that is not known.
         size: Number of those that this process reads; likewise.

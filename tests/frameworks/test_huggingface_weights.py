@@ -189,9 +189,10 @@ def test_weights_that_cannot_be_applied_are_refused(tmp_path):
     def given(method="two_pass"):
         return selection(method)
 
-    negative = weighing(tmp_path, "classifier", lambda row: -1, given=given())
-    with pytest.raises(BatchError, match=r"weight_column='w'.*from 0 on"):
-        negative.train()
+    for value in (-1, float("nan"), None):
+        wrong = weighing(tmp_path, "classifier", lambda _, value=value: value, given=given())
+        with pytest.raises(BatchError, match=rf"weight_column='w' has .*{value}.*from 0 on"):
+            wrong.train()
     missing = weighing(tmp_path, "classifier", lambda row: 1, given=given())
     del missing.train_dataset[0]["w"]
     with pytest.raises(BatchError, match="no 'w'"):

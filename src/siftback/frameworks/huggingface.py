@@ -456,7 +456,8 @@ class SelectiveTrainerMixin(Trainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs values; beside a training loss, the statistics of the selection."""
-        if "loss" in logs:  # of training: those of evaluation and of the whole have other names
+        # Of training: the losses of evaluation and of the whole have other names.
+        if "loss" in logs and self._selection:
             logs |= self.stats.log_entries(self._share())
         super().log(logs, *args, **kwargs)
 

@@ -37,10 +37,15 @@ class WeightCollate:
                 f"an example has {', '.join(map(str, missing[0]))} and no {column!r}: give "
                 f"each one under weight_column={column!r}"
             )
-        weights = torch.tensor([float(example[column]) for example in examples])
+        values = [example[column] for example in examples]
+        try:
+            weights = torch.tensor([float(value) for value in values])
+        except (TypeError, ValueError):
+            weights = torch.tensor([torch.nan])
         if not (weights.isfinite() & (weights >= 0)).all():
             raise BatchError(
-                f"weight_column={column!r} has {weights.tolist()}: give finite weights from 0 on"
+                f"weight_column={column!r} has {values}: give each example a finite number, from "
+                "0 on"
             )
         rest = [{key: example[key] for key in example if key != column} for example in examples]
         batch = self.function(rest)

@@ -53,7 +53,7 @@ def test_a_terminal_shows_what_selection_did_and_what_it_cost(stats):
         "unread": "66 left out before they were read",
         "forwards": "110",
         "backwards": "110",
-        "cost": "330 62% of plain training's 528 (a forward is 1, a backward 2)",
+        "cost": "330 62% of the 528 of training on all seen (a forward is 1, a backward 2)",
         "selection": f"{stats.seconds_selection:.1f} s",
     }
     _, *lines = str(stats).splitlines()
@@ -86,7 +86,7 @@ def test_a_scoring_pass_is_a_forward_more():
     stats = Stats(seen=900, considered=900, kept=300, scored=900, released=300)
     assert stats.cost == 900 + 3 * 300
     assert print_of(stats)["scored"].startswith("900 ")
-    assert print_of(stats)["cost"].startswith("1,800 67% of plain training's 2,700")
+    assert print_of(stats)["cost"].startswith("1,800 67% of the 2,700 of training on all seen")
 
 
 def test_those_of_a_single_pass_are_shown_alike():
@@ -96,7 +96,7 @@ def test_those_of_a_single_pass_are_shown_alike():
     assert isinstance(sift.stats, SinglePassStats)
     shown = print_of(sift.stats)
     assert (shown["seen"], shown["forwards"], shown["backwards"]) == ("32", "32", "16")
-    assert shown["cost"].startswith("64 67% of plain training's 96")
+    assert shown["cost"].startswith("64 67% of the 96 of training on all seen")
     assert shown["compiling"].endswith("s once")
     assert sift.stats.as_dict()["sift/compilations"] == 1.0
 

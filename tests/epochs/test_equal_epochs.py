@@ -242,6 +242,7 @@ EVERYTHING = {
     "drop_last": lambda data: plain(data, drop_last=True),
     "subset": LOADERS["a subset sampler"],
     "weighted": LOADERS["a weighted sampler"],
+    "own batches": own_batches,
 }
 
 

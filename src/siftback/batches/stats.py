@@ -148,7 +148,7 @@ class SelectionStats(ABC):
         yield _Line("forwards", f"{self.forwards:,}")
         yield _Line("backwards", f"{self.backwards:,}")
         if self.seen:
-            plain = f"{self.cost_share:.0%} of plain training's {self._plain_cost:,}"
+            plain = f"{self.cost_share:.0%} of the {self._plain_cost:,} of training on all seen"
             units = f"{plain} (a forward is {FORWARD}, a backward {BACKWARD})"
             yield _Line("cost", f"{self.cost:,}", units)
         yield _Line("selection", f"{self.seconds_selection:.1f} s")
@@ -186,7 +186,7 @@ class Stats(SelectionStats):
       unread       345  left out before they were read
       forwards     679
       backwards    679
-      cost       2,037  66% of plain training's 3,072 (a forward is 1, a backward 2)
+      cost       2,037  66% of the 3,072 of training on all seen (a forward is 1, a backward 2)
       selection  0.0 s
     """
 

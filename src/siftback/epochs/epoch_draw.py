@@ -64,6 +64,8 @@ class EpochDraw:
         shorter: Whether each epoch is one pass.
 
     Attributes:
+        is_ahead: Whether the passes of an epoch are all drawn as it begins, since what reads the
+            order may read it ahead, or a state may.
         losses: Gives the rule the losses of training.
         passes: The passes of the current epoch that were drawn so far.
         requested: Number of this epoch's examples that were asked for.
@@ -109,6 +111,7 @@ class EpochDraw:
                 "it rank=0, world=1"
             )
         self._shards, self.losses = rule.shards, RuleLosses(rule, rank, world, rows)
+        self.is_ahead = False
         self.sampler: str | None = None
         self.sampled: int | None = None
         self._epoch = self._number = 0  # the current epoch, and the next pass
@@ -236,6 +239,8 @@ class EpochDraw:
             self._wait()
         else:
             self.passes = []
+            self.draw_pass()
+        while self.is_ahead and self.passes[-1].end < self.length:
             self.draw_pass()
 
     def _wait(self) -> None:

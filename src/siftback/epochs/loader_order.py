@@ -42,6 +42,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
         inner.batch_size = getattr(batches, "batch_size", 1) or 1
         if is_plain(batches):
             return SelectiveBatches(inner, batches.batch_size, batches.drop_last, leaves_out)
+        draw.is_ahead = True  # of batches by a rule of the user's own a state has all that are left
         return cast(Iterable[list[int]], batches)
     if not is_plain(batches):
         raise ConfigError(

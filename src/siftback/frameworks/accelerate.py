@@ -118,10 +118,6 @@ class AcceleratedLoader(DataLoaderStateMixin):
             )
         return getattr(self._loader, name)
 
-    def log_entries(self) -> dict[str, float]:
-        """Returns `Stats.log_entries` of this process, for ``accelerator.log(entries, step)``."""
-        return self._loader.stats.log_entries(getattr(self._loader, "share", 1.0))
-
     def set_epoch(self, epoch: int) -> None:
         """See `SelectiveLoader.set_epoch`."""
         if epoch != self._loader.epoch:

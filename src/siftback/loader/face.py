@@ -474,6 +474,10 @@ class SelectiveLoader:
         """Share of the examples that is trained on: of this pass, or that selection is to keep."""
         return self._pipeline.share
 
+    def log_entries(self) -> dict[str, float]:
+        """Returns `Stats.log_entries` as they are now, for a logger, such as ``wandb.log``."""
+        return self.stats.log_entries(self.share)
+
     @property
     def lr_scale(self) -> float:
         """Factor of the learning rate in this epoch: 1 but for `Kakurenbo`."""

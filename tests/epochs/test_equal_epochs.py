@@ -188,6 +188,17 @@ def test_an_epoch_that_was_left_ends_its_pass():
     assert len(first) == 10
 
 
+@pytest.mark.parametrize("left_after", [1, 20, 39])
+def test_an_epoch_of_a_sampler_alone_that_was_left_ends_its_pass(left_after):
+    sampler = SelectiveSampler(range(40), RS2(0.8, warmup=Epochs(0)), epochs=9)
+    whole = list(sampler)  # a pass of 32, and 8 of the next one
+    assert list(itertools.islice(sampler, left_after)) != whole[:left_after]
+    assert sampler.draw.passes[0].start == -8
+    list(sampler)
+    assert sampler.draw.passes[0].start == 0
+    assert sampler.draw.passes[0].number == 2 + (left_after > 24)
+
+
 def test_statistics_count_what_passes_left_out():
     rule = RS2(0.25, warmup=Epochs(0))
     loader = ruled(rule, wrapped=plain(Numbered(spread(40)), 10), epochs=3)

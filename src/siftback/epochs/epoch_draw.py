@@ -289,10 +289,10 @@ class EpochDraw:
                 left = block[skipped : skipped + self.length - given]
                 skipped = max(skipped - len(block), 0)
                 given += len(left)
-                self.requested = given
                 recent = torch.cat((recent, left[-batch_size:]))[-batch_size:]
                 if len(left):
                     yield left
+                self.requested = given
                 if given == self.length:
                     break
 
@@ -505,8 +505,11 @@ class EpochDraw:
         is_over = self._shards and state["is_over"]
         passes = nothing if is_over else list_of(partial(self._check_pass, most=most))
         check_entries(self, state, {"passes": passes})
-        if not is_over and not state["passes"]:
-            raise_damaged("EpochDraw.passes", state["passes"], "the passes of this epoch")
+        if not is_over:
+            places = [saved["place"] for saved in state["passes"]]
+            starts, ends = [start for start, *_ in places], [start + n for start, _, n in places]
+            if not places or starts[0] > 0 or starts[1:] != ends[:-1]:
+                raise_damaged("EpochDraw.passes", places, "passes that follow each other")
 
     def _check_pass(self, name: str, value: Any, most: int) -> None:
         """Checks the state of a pass over at most so many examples."""

@@ -263,3 +263,17 @@ def test_learning_rates_have_a_table_of_their_own(comparison, add_run, page):
     assert "| cnn-8 on digits, 4 epochs | traditional | 1 | 0.1: 7.00; 0.2: 6.50 | 0.2 |" in text
     assert "**torn/summary.json is damaged, and left out (" in text
     assert "## Settings" not in text
+
+
+def test_rare_classes_have_a_table_of_their_own(comparison, add_run, page):
+    add_run("traditional", 0, [(10.0, 100, 3000, 8.0)])
+    folder = comparison.folder.parent / "rare"
+    one = empty(folder / "rare-small" / "digits", budget=4.0, rare=30)
+    by_class = {"test_error_rare": 40.0, "test_error_common": 2.0}
+    add(one, "traditional", [(1.0, 10, 100.0, 9.0)], **by_class)
+    (folder / "torn").mkdir()
+    (folder / "torn" / "summary.json").write_text('{"runs": 3}')
+    text = page()
+    assert "| cnn-8 on digits | 1 in 30 | traditional | 1 | 40.00 |" in text
+    assert "torn/summary.json is damaged, and left out (" in text
+    assert text.count("40.00") == 1

@@ -41,6 +41,7 @@ from siftback.lab.report.verdict import (
 )
 
 BENCHMARKS = "benchmarks"
+RARE = "rare"
 TUNING = "tuning"
 
 _BRIEF = {"paid": "**paid**", "level": "level", "lost": "worse", "undecided": "undecided"}
@@ -59,7 +60,8 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     Args:
         results: Holds comparisons at any depth; ``benchmarks/*.json``; under ``recipes/`` the runs
             of the papers' recipes, and under ``tuning/`` comparisons that settings were chosen by,
-            those of learning rates in a folder of their own.
+            those of learning rates in a folder of their own; and under ``rare/`` those of rare
+            classes, which are no part of the other tables.
         page: The Markdown file to write; its links are relative to its folder.
 
     Returns:
@@ -80,6 +82,8 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
     )
     rates = ANALYSES["rates"](at_rates)
+    of_rare, damaged_rare = _read_within([results / RARE])
+    rare = ANALYSES["rare"](of_rare)
     shared, tuned, damaged_tuning = _tuning(results / TUNING)
     templates = read_templates(
         markdown=markdown, counted=counted, goals=_goals, by_setting=_by_setting
@@ -100,6 +104,8 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         damaged_benchmarks=damaged_benchmarks,
         rates=format_rows(rates) if isinstance(rates, Grid) else [],
         damaged_rates=damaged_rates,
+        rare=format_rows(rare) if isinstance(rare, Grid) else [],
+        damaged_rare=damaged_rare,
         shared=facts_line(shared),
         tuned=tuned,
         damaged_tuning=damaged_tuning,
@@ -120,7 +126,7 @@ def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
         They, and what is damaged, a line each.
     """
     return _read_within(
-        folder for folder in results.iterdir() if folder.name not in (BENCHMARKS, TUNING)
+        folder for folder in results.iterdir() if folder.name not in (BENCHMARKS, RARE, TUNING)
     )
 
 

@@ -84,13 +84,9 @@ class Watching:
         self.batches, self.losses, self.gradients = [], [], []
         self.add_callback(_Gradients(self))
 
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        if torch.is_grad_enabled():
-            self.batches.append((inputs["input_ids"][:, 0] - 1).tolist())
-        return super().compute_loss(model, inputs, *args, **kwargs)
-
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
+    def training_step(self, model, inputs, *args, **kwargs):
+        self.batches.append((inputs["input_ids"][:, 0] - 1).tolist())
+        loss = super().training_step(model, inputs, *args, **kwargs)
         self.losses.append(loss)
         return loss
 

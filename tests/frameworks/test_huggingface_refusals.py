@@ -153,12 +153,12 @@ def test_orders_and_loaders_that_a_memory_does_not_have_are_refused(tmp_path):
         trainer(tmp_path, **memory).train(trial={"learning_rate": 0.1})
 
 
-def test_a_compute_loss_that_does_not_call_super_is_refused_by_a_single_pass(tmp_path):
+def test_a_compute_loss_of_one_s_own_is_refused_by_a_single_pass(tmp_path):
     class Own(SelectiveTrainerMixin, transformers.Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             return model(**inputs).loss
 
-    with pytest.raises(ConfigError, match=r"Own\.compute_loss does not call super.*losses=fn"):
+    with pytest.raises(ConfigError, match=r"a compute_loss of Own's own.*losses=fn"):
         trainer(tmp_path, "classifier", of=Own, selection=selection("single_pass")).train()
     trainer(tmp_path, "classifier", of=Own, selection=selection("two_pass"), max_steps=1).train()
     memory = selection("memory")

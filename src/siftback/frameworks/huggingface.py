@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_refusals import (
     GIVE_LOSSES,
     Method,
-    advice_on_losses,
     check_loss,
     check_trainer,
+    check_unweighted,
     faster_pass,
     find_trainer_head,
     needs_own_losses,
@@ -30,11 +30,10 @@ from siftback.frameworks.huggingface_refusals import (
     resolve_selection,
 )
 from siftback.frameworks.huggingface_weights import (
+    EXAMPLE_WEIGHT,
     SELECTION_WEIGHT,
     WeightCollate,
-    check_unweighted,
     count_items,
-    pop_weights,
     weighted_losses,
     weighted_mean,
 )
@@ -145,7 +144,6 @@ class SelectiveTrainerMixin(Trainer):
     stats: Stats | SinglePassStats
     _selection: Any  # in training a StepSelection, a SinglePass or, with a rule, its sampler
     _indices: Tensor | None  # the examples of the batch in training
-    _awaits_loss: bool  # whether a single pass has still to be called in this step
 
     def __init__(
         self,
@@ -164,8 +162,8 @@ class SelectiveTrainerMixin(Trainer):
         self._rule, self._selector = resolve_selection(
             method, memory, selector=selector, keep=keep, beta=beta, schedule=schedule
         )
-        self._asked: str = "memory" if self._rule else method
-        self._method = "two_pass" if method == "auto" else self._asked
+        self._first_method: str = "memory" if self._rule else method
+        self._method = "two_pass" if method == "auto" else self._first_method
         self._losses, self._weight_column = losses, weight_column
         by_losses = self._selector is not None and self._selector.needs_scores
         self._schedule = check_schedule(schedule, by_losses=by_losses)
@@ -177,15 +175,14 @@ class SelectiveTrainerMixin(Trainer):
 
     def _reset(self) -> None:
         """Resets the selection at the beginning of training."""
-        self._awaits_loss, self._times = False, CheckTimes()
+        self._times, self.stats = CheckTimes(), Stats()
         self._indices = self._selection = None
-        self.stats = Stats()
 
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Trains, as ``Trainer.train``, from the first selection on."""
-        if self._asked == "auto":
+        if self._first_method == "auto":
             self._method = self._choose_method(resume_from_checkpoint)
         check_trainer(self, SelectiveTrainerMixin, trial)
         self._reset()
@@ -194,7 +191,7 @@ class SelectiveTrainerMixin(Trainer):
     @property
     def method(self) -> str:
         """See the class."""
-        return self._method if self._selection else self._asked
+        return self._method if self._selection else self._first_method
 
     def _choose_method(self, checkpoint: str | bool | None) -> str:
         """Returns what "auto" takes: the checkpoint's method, or the faster on process 0."""
@@ -205,7 +202,7 @@ class SelectiveTrainerMixin(Trainer):
         self._method, keep = "two_pass", cast(Any, self._selector).keep
         method: Any = None
         if self.args.process_index == 0:
-            method = faster_pass(self, SelectiveTrainerMixin, keep)
+            method = faster_pass(self, keep)
         return cast(str, method if self.args.world_size == 1 else all_gather(method)[0])
 
     def get_batch_samples(
@@ -259,12 +256,14 @@ class SelectiveTrainerMixin(Trainer):
         """A forward and a backward; see ``Trainer.training_step``."""
         self._indices = inputs.pop(_KEY, None)
         if self._method == "single_pass":
-            return self._single_pass_step(model, inputs, **kwargs)
+            with replaced(self, "compute_loss", self._single_pass_loss):
+                # The loss is a mean, for the Trainer to divide.
+                return cast(Tensor, super().training_step(model, inputs, None, **kwargs))
         has_weights, count = SELECTION_WEIGHT in inputs, num_items_in_batch
-        by_own = find_trainer_head(self) is not None
-        checks = (by_own if has_weights else needs_own_losses(self)) and tree.size(inputs) > 1
+        is_known = find_trainer_head(self) is not None
+        checks = (is_known if has_weights else needs_own_losses(self)) and tree.size(inputs) > 1
         checks = checks and self._times.is_due()
-        if has_weights and not by_own:
+        if has_weights and not is_known:
             count = None  # the loss is a mean, for the Trainer to divide
         step = partial(super().training_step, model, inputs, count, **kwargs)
         if self._method == "two_pass" and not (checks or has_weights):
@@ -274,28 +273,9 @@ class SelectiveTrainerMixin(Trainer):
         with replaced(self, "compute_loss", watched):
             return cast(Tensor, step())
 
-    def _single_pass_step(self, model: Any, inputs: Any, **kwargs: Any) -> Tensor:
-        self._awaits_loss, cause = True, None
-        try:  # the loss is a mean, for the Trainer to divide
-            loss: Tensor = super().training_step(model, inputs, None, **kwargs)
-        except TypeError as error:
-            if not self._awaits_loss:
-                raise
-            cause = error  # of a single pass that was called as the model is
-        finally:
-            is_called, self._awaits_loss = not self._awaits_loss, False
-        if is_called:
-            return loss
-        raise ConfigError(
-            f"{type(self).__name__}.compute_loss does not call super().compute_loss, where "
-            f'method="single_pass" computes the loss: leave compute_loss out, and {GIVE_LOSSES}'
-        ) from cause
-
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch; see ``Trainer.compute_loss``."""
-        if not self._awaits_loss:
-            return super().compute_loss(model, inputs, *args, **kwargs)
-        self._awaits_loss, head = False, find_trainer_head(self)
+    def _single_pass_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
+        """Computes the loss of a step with a single pass, which is the model that is called."""
+        head = find_trainer_head(self)
         if head and not has_loss(head, inputs).all():
             raise BatchError(
                 "a row of a batch has no label, and so no loss: leave it out of the data set, or "
@@ -307,21 +287,22 @@ class SelectiveTrainerMixin(Trainer):
         self, compute_loss: Any, checks: bool, model: Any, inputs: Any, num_items_in_batch: Any
     ) -> Any:
         """A training step's loss; records, checks or weighs the losses of its rows."""
-        of_examples, of_selection = pop_weights(inputs)
-        labelled, head = dict(inputs), find_trainer_head(self)  # the Trainer may take the labels
+        has_weights, head = SELECTION_WEIGHT in inputs, find_trainer_head(self)
+        of_examples = inputs.pop(EXAMPLE_WEIGHT, 1.0)
+        weights = of_examples * inputs.pop(SELECTION_WEIGHT, 1.0)
+        labelled = dict(inputs)  # from which the Trainer may take the labels
 
         def compute(model: Any, inputs: Any) -> tuple[Any, list[Any]]:
             call = partial(compute_loss, num_items_in_batch=num_items_in_batch)
             return observe_outputs(self, call, model, inputs)
 
-        weights = None if of_selection is None else of_examples * of_selection
-        if weights is not None and not (head or self._rule):
+        if has_weights and not (head or self._rule):
             return (self._losses(model, inputs) * weights).mean()
         loss, calls = compute(model, inputs)
-        if checks and weights is None:
+        if checks and not has_weights:
             check_loss(self, compute, loss, calls, labelled)
             self._times.reset()
-        if weights is None and not self._rule:
+        if not (has_weights or self._rule):
             return loss
         if len(calls) != 1:
             raise ConfigError(
@@ -330,31 +311,23 @@ class SelectiveTrainerMixin(Trainer):
                 f'method="two_pass" without weights, and {GIVE_LOSSES}'
             )
         (outputs,) = calls
-        with torch.set_grad_enabled(weights is not None):
+        with torch.set_grad_enabled(has_weights):
             losses = (
                 head_losses(head, outputs, labelled) if head else self._losses(outputs, labelled)
             )
         if self._rule:
             self._selection.update(self._indices, losses.detach() * of_examples)
-        if weights is None:
+        if not has_weights:
             return loss
         if not head:
             return (losses * weights).mean()
-        items, args = count_items(head, labelled), self.args
-        averages = num_items_in_batch is not None and args.average_tokens_across_devices
-        processes = args.world_size if averages else 1  # whose gradients are averaged
+        items, count = count_items(head, labelled), num_items_in_batch
+        averages = count is not None and self.args.average_tokens_across_devices
+        processes = self.args.world_size if averages else 1  # whose gradients are averaged
         if checks:
-            is_half = self.accelerator.mixed_precision != "no" or loss.dtype != torch.float32
-            check_unweighted(
-                loss / processes,
-                losses,
-                items,
-                num_items_in_batch,
-                tolerance=2e-2 if is_half else 1e-3,
-                advice=advice_on_losses(self),
-            )
+            check_unweighted(self, loss / processes, losses, items, count)
             self._times.reset()
-        return processes * weighted_mean(losses, items, weights, num_items_in_batch)
+        return processes * weighted_mean(losses, items, weights, count)
 
     def _wrap_model(self, model: Any, training: bool = True, *args: Any, **kwargs: Any) -> Any:
         """Returns what training calls: for a single pass, a module whose forward is a step's loss.
@@ -405,8 +378,14 @@ class SelectiveTrainerMixin(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own; with a rule its batches come with their examples' indices."""
-        settings = self.args
-        with self._weights_collated():
+        settings, column = self.args, self._weight_column
+        with ExitStack() as stack:
+            if column:
+                self._set_signature_columns_if_needed()
+                columns = [*self._signature_columns, column]
+                collate = WeightCollate(self.data_collator, column)
+                stack.enter_context(replaced(self, "_signature_columns", columns))
+                stack.enter_context(replaced(self, "data_collator", collate))
             loader = super().get_train_dataloader()
         if self._rule:
             # What accelerate wraps. Its sharding would repeat examples; the order is shared.
@@ -429,30 +408,12 @@ class SelectiveTrainerMixin(Trainer):
             accumulation=settings.gradient_accumulation_steps,
             advice=f"and the train data set has no length: give {AT_ONCE}",
         )
-        seed, selector = (
-            rank_seed(self._seed, settings.process_index),
-            copy.deepcopy(self._selector),
-        )
-        self._counted = {**counted, "selector": selector, "seed": seed}
+        seed = rank_seed(self._seed, settings.process_index)
+        self._counted = {**counted, "selector": copy.deepcopy(self._selector), "seed": seed}
         if self._method == "two_pass":
             self._selection = StepSelection(InBatch(**self._counted))
             self.stats = self._selection.stats
         return loader
-
-    @contextmanager
-    def _weights_collated(self) -> Iterator[None]:
-        """Has a loader that is made collate the column of weights."""
-        if not self._weight_column:
-            yield
-            return
-        self._set_signature_columns_if_needed()
-        columns = [*self._signature_columns, self._weight_column]
-        collate = WeightCollate(self.data_collator, self._weight_column)
-        with (
-            replaced(self, "_signature_columns", columns),
-            replaced(self, "data_collator", collate),
-        ):
-            yield
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs values; beside a training loss, the statistics of the selection."""
@@ -466,8 +427,8 @@ class SelectiveTrainerMixin(Trainer):
         if self._rule:
             return float(self._selection.draw.share)
         if self._method == "single_pass":
-            chosen = self._selection.selection.positions
-            return len(chosen) / max(len(self._selection.losses), 1)
+            positions = self._selection.selection.positions
+            return len(positions) / max(len(self._selection.losses), 1)
         return float(self._selection.share)
 
     def _state_path(self, folder: str) -> Path:

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.frameworks.huggingface_weights import weighted_losses
+from siftback.frameworks.huggingface_weights import weighted_losses, weighted_mean
 from siftback.frameworks.trained_loss import LossPair, ranks_alike
 from siftback.losses.sequences import Head, find_head, sequence_losses, summed_losses
 from siftback.probing.probe import probe
@@ -31,7 +31,7 @@ except ImportError as error:
     ) from error
 
 Method = Literal["two_pass", "single_pass", "auto"]
-"""How rows are chosen within a step; see `SelectiveTrainerMixin`."""
+"""The ways to choose rows within a step; see `SelectiveTrainerMixin`."""
 
 GIVE_LOSSES = "give losses=fn(model, batch), which returns one loss per row as it is trained on"
 OF_OUTPUTS = "with memory=, fn is called with what the model returned in place of the model"
@@ -150,7 +150,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         what = f"{smooth} losses without it: {advice_on_losses(trainer)}"
         refused[what] = trainer.label_smoother is not None
     if method == "single_pass":
-        refused |= refusals_of_single_pass(trainer, mixin)
+        refused |= refusals_of_single_pass(trainer)
     elif trainer._rule:
         another = "another trial of a search, whose losses it would remember: use a new Trainer"
         refused |= {another: trial is not None, **refusals_of_memory(trainer, mixin)}
@@ -159,20 +159,19 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
             raise ConfigError(f"{name} does not work with {what}")
 
 
-def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "single_pass"]:
+def faster_pass(trainer: Any, keep: float) -> Literal["two_pass", "single_pass"]:
     """Returns which of both takes less time on the trainer's batches, measured for some seconds.
 
     Neither the model nor random numbers are changed by it.
 
     Args:
         trainer: A `SelectiveTrainerMixin`.
-        mixin: That class.
         keep: Share of the rows of a batch to keep.
 
     Returns:
         "two_pass" too where a single pass would be refused, or cannot be traced.
     """
-    if any(refusals_of_single_pass(trainer, mixin).values()) or not keep < 1:
+    if any(refusals_of_single_pass(trainer).values()) or not keep < 1:
         return "two_pass"
     with torch.random.fork_rng():
         loader = trainer.get_train_dataloader()
@@ -187,17 +186,15 @@ def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "
     return result.faster_pass(keep)
 
 
-def refusals_of_single_pass(trainer: Any, mixin: type) -> dict[str, bool]:
+def refusals_of_single_pass(trainer: Any) -> dict[str, bool]:
     """Returns the settings that exclude a loss in place of the Trainer's own, and which apply."""
-    config, owners = (
-        getattr(trainer.model, "config", None),
-        find_owners(trainer, mixin, "compute_loss"),
-    )
+    config = getattr(trainer.model, "config", None)
+    kind = next(kind for kind in type(trainer).__mro__ if "compute_loss" in vars(kind))
     alone = f"leave it out, and {GIVE_LOSSES}"
     other = f"and where it is another loss than the model's, {GIVE_LOSSES}"
     return {
-        f'a compute_loss of {"".join(owners)}\'s own: give method="two_pass", {other}': bool(
-            owners
+        f'a compute_loss of {kind.__name__}\'s own: give method="two_pass", {other}': (
+            kind is not Trainer
         ),
         f"compute_loss_func: {alone}": trainer.compute_loss_func is not None,
         f"label_smoothing_factor: {alone}": trainer.label_smoother is not None,
@@ -302,6 +299,36 @@ def check_loss(
             "rows are chosen by, which are those of the model itself, such as one with class "
             f"weights or with another term: {advice}"
         )
+
+
+def check_unweighted(
+    trainer: Any, loss: Tensor, losses: Tensor, items: Tensor, count: Tensor | int | None
+) -> None:
+    """Checks that a trainer would train on the mean of the losses that get weights.
+
+    Args:
+        trainer: A `SelectiveTrainerMixin`.
+        loss: The loss that it computes without weights.
+        losses: float[B], as for `weighted_mean`.
+        items: int64[B], likewise.
+        count: Likewise.
+
+    Raises:
+        ConfigError: If that is another loss, such as one with class weights or another term.
+    """
+    if not items.any():
+        return
+    is_half = trainer.accelerator.mixed_precision != "no" or loss.dtype != torch.float32
+    with torch.no_grad():
+        loss, ones = loss.float(), torch.ones_like(losses)
+        # Some models ignore the number of labels that the Trainer passes them.
+        means = [weighted_mean(losses, items, ones, number) for number in (None, count)]
+        rounding = 2e-2 if is_half else 1e-3
+        if not any(torch.isclose(loss, mean.float(), rounding, 1e-5) for mean in means):
+            raise ConfigError(
+                f"the loss of a step without weights is {loss.item()}, and the mean of the losses "
+                f"that get weights is {means[0].item()}: {advice_on_losses(trainer)}"
+            )
 
 
 def loss_pair(head: Head, loss: Tensor, outputs: Any, inputs: Mapping[str, Any]) -> LossPair:

@@ -1,12 +1,12 @@
 """Loss weights of examples in a Trainer: from a column of the data, and from the selection."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from siftback.errors import BatchError, ConfigError
+from siftback.errors import BatchError
 from siftback.losses.sequences import IGNORED, Head, align_labels, find_labels
 
 # Of a batch, float32[B] each: the weights of a column, and those of a rule or selector.
@@ -47,23 +47,11 @@ class WeightCollate:
                 f"weight_column={column!r} has {values}: give each example a finite number, from "
                 "0 on"
             )
-        rest = [{key: example[key] for key in example if key != column} for example in examples]
-        batch = self.function(rest)
+        batch = self.function(
+            [{key: example[key] for key in example if key != column} for example in examples]
+        )
         batch[EXAMPLE_WEIGHT] = weights
         return batch
-
-
-def pop_weights(batch: Any) -> tuple[Tensor | float, Tensor | None]:
-    """Takes the weights out of a batch, and returns them.
-
-    Args:
-        batch: A mapping.
-
-    Returns:
-        The weights of its examples, 1 without a column of them, and those of the selection, None
-        where the losses of the batch have no weights.
-    """
-    return batch.pop(EXAMPLE_WEIGHT, 1.0), batch.pop(SELECTION_WEIGHT, None)
 
 
 def weighted_losses(losses: Callable[[Any, Any], Tensor], model: Any, batch: Any) -> Tensor:
@@ -75,9 +63,9 @@ def weighted_losses(losses: Callable[[Any, Any], Tensor], model: Any, batch: Any
     """
     if not isinstance(batch, Mapping) or EXAMPLE_WEIGHT not in batch:
         return losses(model, batch)
-    rest = {key: part for key, part in batch.items() if key != EXAMPLE_WEIGHT}
-    each, weights = losses(model, rest), cast(Tensor, batch[EXAMPLE_WEIGHT])
-    return each * weights.to(each)
+    unweighted = losses(model, {key: batch[key] for key in batch if key != EXAMPLE_WEIGHT})
+    weights: Tensor = batch[EXAMPLE_WEIGHT]
+    return unweighted * weights.to(unweighted)
 
 
 def count_items(head: Head, inputs: Mapping[str, Any]) -> Tensor:
@@ -113,32 +101,3 @@ def weighted_mean(
     count = items.sum() if count is None else count
     sums = torch.where(items > 0, losses, 0) * items * weights.to(losses)
     return sums.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
-
-
-def check_unweighted(
-    loss: Tensor, losses: Tensor, items: Tensor, count: Any, *, tolerance: float, advice: str
-) -> None:
-    """Checks that a Trainer would train on the mean of the losses that get weights.
-
-    Args:
-        loss: The loss that it computes without weights.
-        losses: float[B], as for `weighted_mean`.
-        items: int64[B], likewise.
-        count: Likewise.
-        tolerance: Relative error of rounding.
-        advice: How to give the losses, for the error.
-
-    Raises:
-        ConfigError: If that is another loss, such as one with class weights or another term.
-    """
-    if not items.any():
-        return
-    with torch.no_grad():
-        loss, ones = loss.float(), torch.ones_like(losses)
-        # Some models ignore the number of labels that the Trainer passes them.
-        means = [weighted_mean(losses, items, ones, number) for number in (None, count)]
-    if not any(torch.isclose(loss, mean.float(), tolerance, 1e-5) for mean in means):
-        raise ConfigError(
-            f"the loss of a step without weights is {loss.item()}, and the mean of the losses "
-            f"that get weights is {means[0].item()}: {advice}"
-        )

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -79,25 +80,11 @@ class KerasWrapper(keras.Model):
         """The outputs of the wrapped model."""
         return self.model(inputs, training=training)
 
-    @property
-    def output_names(self) -> Any:
-        """Those of the wrapped model, where it has any."""
-        return self.model.output_names
-
-    @property
-    def inputs(self) -> Any:
-        """Those of the wrapped model, where it has any."""
-        return self.model.inputs
-
-    @property
-    def outputs(self) -> Any:
-        """Those of the wrapped model, where it has any."""
-        return self.model.outputs
-
-    @property
-    def layers(self) -> list[Any]:
-        """Those of the wrapped model."""
-        return list(self.model.layers)
+    # Those of the wrapped model, where it has any.
+    inputs = property(attrgetter("model.inputs"))
+    outputs = property(attrgetter("model.outputs"))
+    output_names = property(attrgetter("model.output_names"))
+    layers = property(attrgetter("model.layers"))
 
     def summary(self, *args: Any, **settings: Any) -> Any:
         """Prints the summary of the wrapped model; see ``keras.Model.summary``."""
@@ -106,7 +93,7 @@ class KerasWrapper(keras.Model):
     @property
     def share(self) -> float:
         """Share of the examples that is kept now; 1 while all are."""
-        raise NotImplementedError
+        return self.progress.dataset.share if self.progress.dataset else 1.0
 
     def fit(self, *args: Any, **settings: Any) -> Any:
         """Trains as Keras does; on a `SelectiveDataset` it goes on within an epoch.
@@ -443,11 +430,6 @@ class LossRecorder(KerasWrapper):
                 f"{type(data).__name__}{without}: make one of it, or train the wrapped model, "
                 "recorder.model"
             )
-
-    @property
-    def share(self) -> float:
-        """Share of the examples that the pass in training has."""
-        return self.progress.dataset.share if self.progress.dataset else 1.0
 
     def train_step(self, data: Any) -> Any:
         """Keras's step, which records the losses of the batch."""

@@ -354,6 +354,14 @@ class Progress(Stateful):
                 # Keras draws other numbers of random seeds after the rest of an epoch.
                 self._random = random_state_of(self._model)
 
+    def log_share(self, _: int, logs: dict[str, Any]) -> None:
+        """Adds the share of the examples that is kept now to what is logged."""
+        logs["sift/share"] = self._model.share
+
+    def log_statistics(self, _: int, logs: dict[str, Any]) -> None:
+        """Adds the statistics of the selection to what is logged."""
+        logs.update(self._model.stats.log_entries(logs["sift/share"]))
+
     @property
     def dataset_state(self) -> dict[str, Any] | None:
         """The state of the data set, if there is one."""
@@ -437,10 +445,7 @@ class Progress(Stateful):
 
 
 class _Begins(keras.callbacks.Callback):
-    """The first callback: reports to the progress what training does, before others save it.
-
-    It also adds the statistics of the selection to what is logged.
-    """
+    """The first callback: reports to the progress what training does, before others save it."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()
@@ -453,32 +458,12 @@ class _Begins(keras.callbacks.Callback):
         self._progress.begin_step()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._log(logs)  # before another pass is drawn
+        self._progress.log_share(batch, logs)  # before another pass is drawn
         self._progress.end_step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._progress.end_epoch()
-        self._log(logs)
-
-    def _log(self, logs: Any) -> None:
-        if logs is not None:  # which is passed to all callbacks
-            logs.update(self.model.stats.log_entries(self.model.share))
-
-
-class _Bar(keras.callbacks.ProgbarLogger):
-    """Keras's progress bar, with one entry of the statistics of the selection."""
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        super().on_train_batch_end(batch, _shown(logs))
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        super().on_epoch_end(epoch, _shown(logs))
-
-
-def _shown(logs: Any) -> dict[str, Any]:
-    """Returns the entries that a progress bar shows."""
-    hidden = Stats().log_entries(1.0).keys() - {"sift/share"}
-    return {name: value for name, value in (logs or {}).items() if name not in hidden}
+        self._progress.log_share(epoch, logs)
 
 
 class _Starts(keras.callbacks.Callback):
@@ -507,12 +492,15 @@ def callbacks_with_progress(progress: Progress, callbacks: Any, verbose: Any) ->
     if isinstance(callbacks, keras.callbacks.CallbackList):
         raise ConfigError("callbacks= is a CallbackList: give a list of callbacks")
     kinds, callbacks = keras.callbacks, keras.tree.flatten(callbacks or [])
-    if verbose != 0 and not any(
-        isinstance(callback, kinds.ProgbarLogger) for callback in callbacks
-    ):
-        callbacks.append(_Bar())
+    shows = any(isinstance(callback, kinds.ProgbarLogger) for callback in callbacks)
+    # Each callback sees what those before it logged: a bar of Keras's own the share alone.
+    first = (
+        [_Begins(progress)] if shows or verbose == 0 else [_Begins(progress), kinds.ProgbarLogger()]
+    )
+    log = progress.log_statistics
+    first.append(kinds.LambdaCallback(on_train_batch_end=log, on_epoch_end=log))
     restores = any(isinstance(callback, kinds.BackupAndRestore) for callback in callbacks)
-    return [_Begins(progress), *callbacks, *([_Starts(progress)] if restores else [])]
+    return [*first, *callbacks, *([_Starts(progress)] if restores else [])]
 
 
 def check_settings(dataset: SelectiveDataset, settings: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Batches of an epoch from which examples are left out, none of a single row."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from torch.utils.data import BatchSampler
 
@@ -59,8 +60,16 @@ class SelectiveBatches(BatchSampler):
         super().__init__(sampler, batch_size, drop_last)
         self._leaves_out = leaves_out
 
+    def _whole_batches(self) -> Iterator[list[int]]:
+        """Yields batches as PyTorch's ``BatchSampler`` does."""
+        order = iter(self.sampler)
+        take = getattr(order, "take", lambda count: list(islice(order, count)))
+        while batch := take(self.batch_size):
+            if len(batch) == self.batch_size or not self.drop_last:
+                yield batch
+
     def __iter__(self) -> Iterator[list[int]]:
-        batches = super().__iter__()
+        batches = self._whole_batches()
         last = next(batches, None)  # an epoch begins, and is drawn, with its first index
         if last is None:
             return

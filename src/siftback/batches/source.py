@@ -2,7 +2,6 @@
 
 import copy
 import json
-import operator
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, cast
@@ -28,6 +27,7 @@ from siftback.batches.order import (
     check_packed,
     data_loader_of,
     has_indices_within,
+    integers,
     is_plain,
     is_trackable,
     keeps_order,
@@ -395,11 +395,11 @@ class Source:
             if self.is_ordered and has_indices_within(self.loader):
                 self._check_requested(indices, requested)
         elif size == count:  # a collate function may leave some out
-            try:
-                positions = [operator.index(key) for key in requested]
-                indices = torch.tensor(positions, dtype=torch.int64)
-            except TypeError:
+            positions = requested if {*map(type, requested)} <= {int} else integers(requested)
+            if positions is None:
                 self.has_keys = True
+            else:
+                indices = torch.tensor(positions, dtype=torch.int64)
         if self.order_is_lost:
             indices = None
         return Batch(data, size, indices, scores=scores, lists=lists, requested=count)

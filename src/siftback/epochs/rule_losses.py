@@ -107,19 +107,21 @@ class RuleLosses:
         check_predictions(correct, confidence, losses)
         self._check_turn()
         rows, losses = self.rows_of(indices), losses.detach().float().cpu()
-        finite = losses.isfinite().nonzero().squeeze(1)
-        # Of an index that comes again, the last occurrence.
-        order = indices[finite].sort(stable=True)
+        correct = None if correct is None else correct.detach().cpu()
+        confidence = None if confidence is None else confidence.detach().float().cpu()
+        record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
+        order, finite = indices.sort(stable=True), losses.isfinite()
         is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
-        last = finite[order.indices[is_last].sort().values]
-        if not self.rule.learns or not len(last):
-            return
-        if correct is not None:
-            correct = correct.detach().cpu()[last]
-        if confidence is not None:
-            confidence = confidence.detach().float().cpu()[last]
-        record = RecordedLosses(False, epoch, rows[last], losses[last], correct, confidence)
-        self._learn(record, is_exchanged=self.exchanges)
+        if not bool(finite.all()) or not bool(is_last.all()):
+            finite = finite.nonzero().squeeze(1)
+            # Of an index that comes again, the last occurrence.
+            order = indices[finite].sort(stable=True)
+            is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
+            last = finite[order.indices[is_last].sort().values]
+            kept: Any = (v[last] if isinstance(v, Tensor) else v for v in record)
+            record = RecordedLosses(*kept)
+        if self.rule.learns and len(record.losses):
+            self._learn(record, is_exchanged=self.exchanges)
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""

@@ -414,6 +414,16 @@ class Order(Stateful, Iterator[int]):
         self._count += 1
         return index
 
+    def take(self, count: int) -> list[int]:
+        """Returns the next indices, fewer at the end of the epoch, as that many ``next()`` do."""
+        if self._epoch == _NONE:
+            self.resume(self._sampler.begin(), 0)
+        indices = list(itertools.islice(self._indices, count))
+        self._count += len(indices)
+        if len(indices) < count:
+            self._sampler.end()
+        return indices
+
     def state_fields(self) -> dict[str, Check]:
         """Returns the epoch, and the number of indices that came of it."""
         count = integer(most=self._sampler.examples)

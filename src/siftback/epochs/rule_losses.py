@@ -3,6 +3,7 @@
 import itertools
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from siftback.arguments import format_value
@@ -118,8 +119,7 @@ class RuleLosses:
             order = indices[finite].sort(stable=True)
             is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
             last = finite[order.indices[is_last].sort().values]
-            kept: Any = (v[last] if isinstance(v, Tensor) else v for v in record)
-            record = RecordedLosses(*kept)
+            record = record.take(last)
         if self.rule.learns and len(record.losses):
             self._learn(record, is_exchanged=self.exchanges)
 
@@ -140,16 +140,26 @@ class RuleLosses:
             self._recorded.append(record)
 
     def take_up_others(self) -> None:
-        """Gives the rule what other processes recorded since the last exchange."""
+        """Gives the rule what other processes recorded since the last exchange.
+
+        Workers that read ahead have a pass drawn before all losses of the one before are recorded.
+        Of an example in both, the loss of the later pass counts, whichever process has it.
+        """
         if not self.exchanges:
             return
-        gathered, self._recorded = exchange_losses(self._recorded), []
-        for record in itertools.chain(*gathered[: self._rank], *gathered[self._rank + 1 :]):
-            self._learn(record, is_exchanged=False)
+        own, self._recorded = self._recorded, []
+        gathered = exchange_losses(own)
+        others = itertools.chain(*gathered[: self._rank], *gathered[self._rank + 1 :])
+        for record in sorted(others, key=lambda record: record.epoch):
+            later = [mine.indices for mine in own if mine.epoch > record.epoch]
+            if later:
+                record = record.take(~torch.isin(record.indices, torch.cat(later)))
+            if len(record.indices):
+                self._learn(record, is_exchanged=False)
 
     @property
     def recorded(self) -> list[tuple[Any, ...]]:
-        """What other processes are to know, for a state."""
+        """The losses that other processes are to know, for a state."""
         return [tuple(record) for record in self._recorded]
 
     @recorded.setter

@@ -25,7 +25,7 @@ class RecordedLosses(NamedTuple):
 
     Attributes:
         is_pass: Whether they are the scores of a pass.
-        epoch: The epoch in which they were computed.
+        epoch: The pass in which they were computed.
         indices: int64[n], rows of the rule's table.
         losses: float32[n], or scores.
         correct: bool[n], or None.
@@ -38,6 +38,11 @@ class RecordedLosses(NamedTuple):
     losses: Tensor
     correct: Tensor | None = None
     confidence: Tensor | None = None
+
+    def take(self, rows: Tensor) -> "RecordedLosses":
+        """Returns those of some examples: int64[k], their positions, or bool[n]."""
+        taken: Any = (value[rows] if isinstance(value, Tensor) else value for value in self)
+        return RecordedLosses(*taken)
 
 
 def exchange_losses(records: list[RecordedLosses]) -> list[list[RecordedLosses]]:

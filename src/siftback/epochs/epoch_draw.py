@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from siftback.epochs.draw_weights import draw_weights, find_candidates
-from siftback.epochs.passes import Pass
+from siftback.epochs.passes import NO_EXAMPLES, Pass
 from siftback.epochs.rule_losses import RuleLosses
 from siftback.errors import BatchError, ConfigError
 from siftback.processes.distributed import broadcast, rank_and_world
@@ -179,25 +179,6 @@ class EpochDraw:
         """Factor of the learning rate in this epoch; 1 where epochs are of equal length."""
         return self.passes[-1].lr_scale if self.shorter else 1.0
 
-    def count(self, epoch: int) -> int | None:
-        """Returns the number of examples that all processes read in an epoch that is one pass.
-
-        Args:
-            epoch: The epoch.
-
-        Returns:
-            None if it is not known before the epoch.
-        """
-        if not self.schedule.is_on(epoch, self.epochs):
-            return self.count_whole
-        keep = getattr(self.rule, "keep", 1.0)
-        try:
-            self._anneal(epoch)
-            return self.rule.count(epoch)
-        finally:
-            if self.schedule.anneal:
-                cast(Any, self.rule).set_keep(keep)
-
     def begin(self, epoch: int, *, number: int | None = None, again: bool = False) -> None:
         """Begins an epoch; unless a pass goes on in it, the first one is drawn.
 
@@ -278,83 +259,99 @@ class EpochDraw:
             draw_pass: Draws the next pass; called with the examples of an unfinished batch.
             batch_size: Examples per batch.
         """
-        number = given = self.requested = 0
+        number = count = self.requested = 0
         recent = torch.arange(0)
-        while number == 0 or given < self.length:
+        while number == 0 or count < self.length:
             if number == len(self.passes) or self.is_waiting:
-                draw_pass(recent[len(recent) - given % batch_size :])
+                draw_pass(recent[len(recent) - count % batch_size :])
             drawn = self.passes[number]
-            number, skipped = number + 1, given - drawn.start
+            number, skipped = number + 1, count - drawn.start
             for block in order_of(drawn):
-                left = block[skipped : skipped + self.length - given]
+                left = block[skipped : skipped + self.length - count]
                 skipped = max(skipped - len(block), 0)
-                given += len(left)
+                count += len(left)
                 recent = torch.cat((recent, left[-batch_size:]))[-batch_size:]
                 if len(left):
                     yield left
-                self.requested = given
-                if given == self.length:
+                self.requested = count
+                if count == self.length:
                     break
 
-    def draw_pass(
-        self,
-        neighbors: Tensor | None = None,
-        order: Tensor | None = None,
-        *,
-        is_weighted: bool = False,
-    ) -> None:
-        """Draws the next pass, unless it is one in which everything is read.
+    def draw_pass(self, neighbors: Tensor = NO_EXAMPLES) -> None:
+        """Draws the next pass among all examples, unless it is one in which everything is read.
 
         Args:
             neighbors: int64[n], the examples of the batch in which it begins.
-            order: int64[n], what a user's sampler gives; None without one, or where that is not
-                known beforehand.
-            is_weighted: Whether that gives them with probabilities of its own: `find_candidates`.
 
         Raises:
             BatchError: If the rule leaves out all examples.
             ConfigError: If the rule does not draw one weight for each example.
         """
-        started = time.perf_counter()
-        if self.passes and self.is_waiting:
-            self.passes = []
-        number, start = self._number, self.passes[-1].end if self.passes else 0
-        self.losses.take_up_others()
-        self._anneal(self._epoch + start / max(self.length, 1) if self.passes else self._epoch)
+        started, number = time.perf_counter(), self._number
+        self._prepare_draw()
         is_scoring = self._is_on and self.rule.is_pass(number)
         draws, weights = self._is_on and not is_scoring, self._ones()
         if draws:
-            candidates = None
-            if self.sampler:
-                candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
-            generator = generator_of(self._seed, number, Stream.DRAW)
-            weights = draw_weights(self.rule, number, generator, candidates)
+            weights = draw_weights(self.rule, number, self._generator())
             if self.losses.exchanges:
                 # Not left to each process: a rule whose state depends on the order of what it
                 # was given, which is another in each, would draw others.
                 weights = unpack_weights(broadcast(pack_weights(weights)), len(weights))
-            sampled = weights if order is None else weights[order]
-            if self.sampler and order is None:
-                sampled = weights[candidates]
         drawn = self._make_pass(number, draws=draws, weights=weights, is_scoring=is_scoring)
         # New examples of a stream come whatever the draw.
-        if draws and not (self.losses.stream or self.sampler) and drawn.drawn < self.world:
+        if draws and not self.losses.stream and drawn.drawn < self.world:
             raise BatchError(
                 f"{type(self.rule).__name__} draws {drawn.drawn} of {self.rule.examples} "
                 f"examples in epoch {self._epoch}, fewer than there are processes, {self.world}: "
                 "have it keep more, or end training before"
             )
-        if draws and len(sampled):
-            drawn.lr_scale = float(self.rule.lr_scale(sampled))
-        if draws and order is not None:
+        drawn.neighbors = neighbors
+        self._append(drawn, weights, started)
+
+    def draw_pass_among(self, order: Tensor | None, *, is_weighted: bool = False) -> None:
+        """Draws the next pass among the examples that a user's sampler gives.
+
+        Args:
+            order: int64[n], these examples; None where they are not known beforehand.
+            is_weighted: Whether it gives them with probabilities of its own: `find_candidates`.
+
+        Raises:
+            ConfigError: If the rule does not draw one weight for each candidate.
+        """
+        started, number = time.perf_counter(), self._number
+        if self.is_waiting:
+            self.passes = []
+        self._prepare_draw()
+        candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
+        weights = draw_weights(self.rule, number, self._generator(), candidates)
+        drawn = self._make_pass(number, draws=True, weights=weights)
+        sampled = weights[candidates if order is None else order]
+        if order is not None:
             drawn.order = order[sampled != 0]
             drawn.whole, drawn.size, drawn.drawn = len(order), len(drawn.order), len(drawn.order)
-        if neighbors is not None:
-            drawn.neighbors = neighbors
-        drawn.start = start
-        self._number = number + 1
+        self._append(drawn, sampled, started)
+
+    def _prepare_draw(self) -> None:
+        """Takes up the losses of other processes, and the share that the schedule gives."""
+        self.losses.take_up_others()
+        done = float(self._epoch)
+        if self.passes:
+            done += self.passes[-1].end / max(self.length, 1)
+        if self.schedule.anneal:
+            rule: Any = self.rule
+            rule.set_keep(self.schedule.keep(done, self.epochs, own=self._keep_of_rule))
+
+    def _append(self, drawn: Pass, weights: Tensor, started: float) -> None:
+        """Appends a pass that was drawn, with the weights of the examples it was drawn among."""
+        drawn.start = self.passes[-1].end if self.passes else 0
+        if drawn.draws and len(weights):
+            drawn.lr_scale = float(self.rule.lr_scale(weights))
+        self._number += 1
         self.passes.append(drawn)
         self.seconds += time.perf_counter() - started
+
+    def _generator(self) -> torch.Generator:
+        return generator_of(self._seed, self._number, Stream.DRAW)
 
     def _ones(self) -> Tensor:
         return torch.ones(self.rule.rows, dtype=torch.float32)
@@ -585,18 +582,12 @@ class EpochDraw:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}
         return {**settings, "shorter_epochs": self.shorter, **self.schedule.settings(self.epochs)}
 
-    def _anneal(self, epochs_done: float) -> None:
-        """Has the rule keep the share that the schedule gives at a moment of training."""
-        if self.schedule.anneal:
-            rule: Any = self.rule
-            rule.set_keep(self.schedule.keep(epochs_done, self.epochs, own=self._keep_of_rule))
-
     def _drawn_state(self, drawn: Pass) -> dict[str, Any] | None:
         """Returns the weights of a pass as a state has them, which are packed once."""
-        if drawn.packed is None and self._shards:
+        if not drawn.packed and self._shards:
             drawn.packed = {"bits": self._shards.pack(drawn.weights)}
-        elif drawn.packed is None:
-            drawn.packed = pack_weights(drawn.weights) if drawn.draws else {}
+        elif not drawn.packed and drawn.draws:
+            drawn.packed = pack_weights(drawn.weights)
         packed = drawn.packed
         if self._shards:
             return self._shards.state_of(packed["bits"])

@@ -136,7 +136,7 @@ class FilteredSampler(Sampler[int]):
             return iter(self.sampler)
         if not self.is_sized:  # it may never end
             if draw.is_waiting:
-                draw.draw_pass()
+                draw.draw_pass_among(None)
             return self._filter()
         blocks = draw.order(lambda drawn: iter((drawn.order,)), self._draw_pass)
         return itertools.chain.from_iterable(block.tolist() for block in blocks)
@@ -144,7 +144,7 @@ class FilteredSampler(Sampler[int]):
     def _draw_pass(self, _: Tensor) -> None:
         """Draws a pass among what the sampler gives."""
         order = self._check(list(self.sampler))
-        self._draw.draw_pass(order=order, is_weighted=self._is_weighted)
+        self._draw.draw_pass_among(order, is_weighted=self._is_weighted)
         if not self._draw.passes[-1].size:
             raise self._nothing_left(len(order))
 

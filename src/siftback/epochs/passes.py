@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+NO_EXAMPLES = torch.arange(0)
+
 
 @dataclass(eq=False)
 class Pass:
@@ -37,9 +39,9 @@ class Pass:
     size: int
     start: int = 0
     lr_scale: float = 1.0
-    neighbors: Tensor = field(default_factory=lambda: torch.arange(0))
-    order: Tensor = field(default_factory=lambda: torch.arange(0))
-    packed: dict[str, Any] | None = None
+    neighbors: Tensor = NO_EXAMPLES
+    order: Tensor = NO_EXAMPLES
+    packed: dict[str, Any] = field(default_factory=dict)
 
     @property
     def end(self) -> int:

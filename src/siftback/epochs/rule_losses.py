@@ -147,11 +147,11 @@ class RuleLosses:
         """
         if not self.exchanges:
             return
-        own, self._recorded = self._recorded, []
-        gathered = exchange_losses(own)
+        recorded, self._recorded = self._recorded, []
+        gathered = exchange_losses(recorded)
         others = itertools.chain(*gathered[: self._rank], *gathered[self._rank + 1 :])
         for record in sorted(others, key=lambda record: record.epoch):
-            later = [mine.indices for mine in own if mine.epoch > record.epoch]
+            later = [mine.indices for mine in recorded if mine.epoch > record.epoch]
             if later:
                 record = record.take(~torch.isin(record.indices, torch.cat(later)))
             if len(record.indices):

@@ -30,7 +30,7 @@ class ChainedSource:
         source: The same; its epochs are the passes.
         epoch: The current epoch, from 0; or the next one, between epochs.
         chains: Whether a next pass is begun where this one ends within the epoch.
-        given: Training batches of such an epoch that were given.
+        released: Training batches of such an epoch that were given.
         steps: Training batches of such an epoch.
         begin_pass: Begins a pass.
         end_pass: Ends one all of which was read.
@@ -38,7 +38,7 @@ class ChainedSource:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.epoch = self.given = self.steps = self._read = 0
+        self.epoch = self.released = self.steps = self._read = 0
         self.chains = self._is_told = False
         self._batches: Iterator[Batch] | None = None  # the rest of the current pass
         self.begin_pass: Callable[[], None] = lambda: None
@@ -65,7 +65,7 @@ class ChainedSource:
     @property
     def is_within(self) -> bool:
         """Whether batches of this epoch were read or given."""
-        return bool(self._read or self.given)
+        return bool(self._read or self.released)
 
     @property
     def is_within_pass(self) -> bool:
@@ -75,13 +75,13 @@ class ChainedSource:
     @property
     def is_exhausted(self) -> bool:
         """Whether all batches of this epoch were given, though nobody asked for more."""
-        return self.steps == self.given if self.chains else self.source.is_exhausted
+        return self.steps == self.released if self.chains else self.source.is_exhausted
 
     @property
     def epochs_done(self) -> float:
         """Epochs done, with the fraction of the current one."""
         if self.chains:
-            return self.epoch + self.given / max(self.steps, 1)
+            return self.epoch + self.released / max(self.steps, 1)
         return self.epoch + self.source.epochs_done - self.source.epoch
 
     def batches(self) -> Iterator[Batch]:
@@ -111,28 +111,28 @@ class ChainedSource:
 
     def end_epoch(self) -> None:
         """Moves on to the next epoch, in which the pass goes on."""
-        self.epoch, self.given, self._read = self.epoch + 1, 0, 0
+        self.epoch, self.released, self._read = self.epoch + 1, 0, 0
 
     def restart(self, epoch: int) -> None:
         """Begins an epoch again, from the beginning of the current pass on."""
         self.source.restart(self.source.epoch)
-        self._batches, self.epoch, self.given, self._read = None, epoch, 0, 0
+        self._batches, self.epoch, self.released, self._read = None, epoch, 0, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next; the wrapped loader is told of passes from now on."""
         self._is_told = True
         if epoch != self.epoch:
             self.leave_pass()
-            self.epoch, self.given, self._read = epoch, 0, 0
+            self.epoch, self.released, self._read = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the place in the epoch, and the source's in the pass."""
         state = self.source.state_dict()
         return {
             "epoch": self.epoch,
-            "position": self.given if self.chains else state["position"],
+            "position": self.released if self.chains else state["position"],
             "batches": self.steps if self.chains else state["batches"],
-            "steps": (self.given, self.steps),
+            "steps": (self.released, self.steps),
             "read": self._read,
             "chains": self.chains,
             "is_told": self._is_told,
@@ -164,7 +164,7 @@ class ChainedSource:
         """
         self.check_state(state)
         self.source.load_state_dict(state["source"])
-        self.epoch, (self.given, self.steps) = state["epoch"], state["steps"]
+        self.epoch, (self.released, self.steps) = state["epoch"], state["steps"]
         self._read, self.chains, self._is_told = state["read"], state["chains"], state["is_told"]
         self._batches = None
 
@@ -197,9 +197,9 @@ class ChainingPipeline(DrawingPipeline):
 
     def give(self, batch: Batch, epoch: Epoch, ready: int = 0) -> Any:
         """See `Pipeline.give`."""
-        given = super().give(batch, epoch, ready)
-        self.source.given += self.source.chains
-        return given
+        data = super().give(batch, epoch, ready)
+        self.source.released += self.source.chains
+        return data
 
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""

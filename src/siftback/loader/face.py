@@ -203,10 +203,10 @@ class SelectiveLoader:
             self.schedule.check_selector(selector)
         else:
             name = type(draw.rule).__name__
-            given = {"keep": keep, "selector": selector, "scorer": scorer}
+            excluded = {"keep": keep, "selector": selector, "scorer": scorer}
             if not draw.rule.needs_passes:
-                given["exact"] = exact
-            for argument, value in given.items():
+                excluded["exact"] = exact
+            for argument, value in excluded.items():
                 if value is not None:
                     raise ConfigError(
                         f"both memory={name}(...) and {argument}= given: the rule chooses; leave "

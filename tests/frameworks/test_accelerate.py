@@ -21,6 +21,7 @@ from torch.utils.data import (
 from siftback import (
     Epochs,
     InfoBatch,
+    Kakurenbo,
     Memory,
     Pool,
     SelectiveLoader,
@@ -42,6 +43,7 @@ from siftback.frameworks.accelerate import prepare  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 METHODS = ["memory", "selective-backprop"]
+STEPS = -(-COUNT // BATCH)
 
 
 def network():
@@ -150,13 +152,15 @@ def test_a_last_incomplete_group_is_stepped_as_by_hand(method, accumulated):
     assert equal(weights, wanted)
 
 
-@pytest.mark.parametrize("stop", [3, 7, 12, 14])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("stop", [3, 6, 7, 12, 14])
+@pytest.mark.parametrize("method", [*METHODS, "InfoBatch", "Stale"])
 def test_a_state_saved_within_an_epoch_is_gone_on_from(method, stop, tmp_path):
+    if method != "selective-backprop":
+        stop *= 2
     whole, weights, _ = train(on_cpu(), method, save=(tmp_path, stop))
     rest, resumed, _ = train(on_cpu(), method, load=tmp_path)
     assert rest == whole
-    assert len(rest) == (24 if method == "memory" else 18) - stop
+    assert len(rest) == (18 if method == "selective-backprop" else EPOCHS * STEPS) - stop
     assert equal(resumed, weights)
 
 
@@ -164,7 +168,7 @@ def test_the_sampler_lies_within_the_batch_sampler():
     loader = prepare(on_cpu(), shuffled(), memory=Memory(0.55), epochs=4)
     assert isinstance(loader.batch_sampler, BatchSampler)
     assert isinstance(loader.batch_sampler.sampler, SelectiveSampler)
-    assert len(loader) == loader.steps(0) == 12
+    assert len(loader) == loader.steps(0) == STEPS
     assert loader.memory.examples == COUNT
 
 
@@ -240,13 +244,13 @@ def test_a_rule_of_any_count_has_a_last_batch_in_a_pool_of_its_own():
         assert ends == [False] * (len(ends) - 1) + [True]
 
 
-def test_a_sampler_of_one_s_own_is_counted_as_it_is_filtered():
+def test_a_sampler_of_one_s_own_is_counted_as_it_is():
     sampler = WeightedRandomSampler(torch.ones(COUNT), 30, generator=torch.Generator())
     source = DataLoader(data(), BATCH, sampler=sampler)
     seen, _, synchronized = train(on_cpu(gradient_accumulation_steps=100), "memory", source=source)
     assert synchronized.count(True) == EPOCHS
     assert synchronized[-1]
-    assert len(seen) < EPOCHS * 8
+    assert len(seen) == EPOCHS * 8
 
 
 def test_an_epoch_that_ends_early_is_an_error():
@@ -285,7 +289,7 @@ def test_an_epoch_that_a_loop_left_has_ended(stop):
     assert ends == [False] * 11 + [True]
     loader.set_epoch(3)
     assert loader.epoch == 3
-    assert sum(1 for x, _ in loader if loader.record(torch.ones(len(x))) is None) == 6
+    assert sum(1 for x, _ in loader if loader.record(torch.ones(len(x))) is None) == STEPS
 
 
 def test_a_validation_within_an_epoch_does_not_end_it():
@@ -301,35 +305,50 @@ def test_a_validation_within_an_epoch_does_not_end_it():
     assert ends == [False] * 11 + [True]
 
 
-def test_steps_and_the_final_learning_rate_are_those_of_training_without_selection():
+RULES = {
+    "memory": Memory,
+    "fixed share": lambda: Memory(keep=0.5, warmup=Epochs(0)),
+    "infobatch": InfoBatch,
+    "kakurenbo": lambda: Kakurenbo(0.5, warmup=Epochs(1)),
+}
+
+
+@pytest.mark.parametrize("accumulated", [1, 5])
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_and_the_final_learning_rate_are_those_without_selection(rule, accumulated):
     found = []
     for selects in (False, True):
-        accelerator, net = on_cpu(), network()
-        # Without selection, as many steps on as many examples.
-        plain = TensorDataset(*data()[:24]), {"memory": Memory(keep=0.5), "epochs": 4}
-        plain = DataLoader(plain[0], BATCH, shuffle=True), plain[1]
+        accelerator, net = on_cpu(gradient_accumulation_steps=accumulated), network()
         if selects:
-            plain[1]["memory"] = Memory(keep=24 / COUNT, warmup=Epochs(0))
-            loader = prepare(accelerator, shuffled(), **plain[1])
-            total = loader.total_steps
+            loader = prepare(accelerator, shuffled(), memory=RULES[rule](), epochs=4)
+            assert loader.total_steps == 4 * len(loader)
         else:
-            loader = accelerator.prepare(plain[0])
-            total = 4 * len(loader)
+            loader = accelerator.prepare(shuffled())
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        schedule = OneCycleLR(optimizer, 0.1, total)
-        net, optimizer, schedule = accelerator.prepare(net, optimizer, schedule)
-        steps = 0
+        total = 4 * -(-len(loader) // accumulated)
+        net, optimizer, schedule = accelerator.prepare(
+            net, optimizer, OneCycleLR(optimizer, 0.1, total)
+        )
+        batches, rates, steps = [], [], 0
         for _ in range(4):
             for x, y in loader:
-                losses = F.cross_entropy(net(x), y, reduction="none")
-                accelerator.backward(loader.loss(losses) if selects else losses.mean())
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad()
-                steps += 1
-        found.append((steps, total, schedule.get_last_lr()))
+                with accelerator.accumulate(net):
+                    logits = net(x)
+                    losses = F.cross_entropy(logits, y, reduction="none")
+                    confidence, predicted = logits.detach().softmax(1).max(1)
+                    right = {"correct": predicted == y, "confidence": confidence}
+                    loss = loader.loss(losses, **right) if selects else losses.mean()
+                    accelerator.backward(loss)
+                    rates.append(optimizer.param_groups[0]["lr"])
+                    optimizer.step()
+                    schedule.step()
+                    optimizer.zero_grad()
+                batches.append(len(x))
+                steps += accelerator.sync_gradients
+        found.append((batches, rates, steps, total))
     assert found[0] == found[1]
-    assert found[0][0] == 24
+    assert steps == total
+    assert rates[-1] == pytest.approx(0.1 / 25 / 1e4)
 
 
 class Noting(nn.Module):
@@ -410,12 +429,14 @@ def test_each_example_is_given_to_one_of_two_processes(ranks, method):
     one, other = (rank[method] for rank in ranks)
     for epoch in range(EPOCHS):
         mine, yours = examples_of(one, epoch), examples_of(other, epoch)
-        assert len(mine) == len(yours) > 0
-        assert len({*mine, *yours}) == len(mine) + len(yours)
-    whole = 22 if method != "selective-backprop" else 11
-    assert len(examples_of(one, 0)) == whole
-    assert len(examples_of(one, 2)) == 11
-    assert one["stats"]["seen"] == EPOCHS * 22
+        whole = 22 if method != "selective-backprop" else 11
+        assert len(mine) == len(yours) == whole
+        share = 11 if epoch else whole  # of a pass
+        for start in range(0, len(mine), share):
+            both = mine[start : start + share] + yours[start : start + share]
+            assert len(set(both)) == len(both)
+    # Passes that keep half see two examples for each that is trained on.
+    assert one["stats"]["seen"] == (EPOCHS * 22 if method == "selective-backprop" else 5 * 22)
     assert one["devices"] == {"cpu"}
 
 

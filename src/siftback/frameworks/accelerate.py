@@ -53,17 +53,15 @@ class AcceleratedLoader(DataLoaderStateMixin):
     Args:
         accelerator: The accelerator.
         loader: The selection, of this process's share of the examples.
-        counted: Whether ``loader`` has a pool of its own batch size, so that the batches of an
-            epoch can be counted as it begins where they cannot be before.
 
     Attributes:
         end_of_dataloader: Whether the batch in training is the last one of its epoch.
         remainder: 0, as no example is repeated to fill a batch.
     """
 
-    def __init__(self, accelerator: Accelerator, loader: SelectiveLoader, counted: bool) -> None:
+    def __init__(self, accelerator: Accelerator, loader: SelectiveLoader) -> None:
         self.gradient_state = GradientState()
-        self._accelerator, self._loader, self._counted = accelerator, loader, counted
+        self._accelerator, self._loader = accelerator, loader
         self._drop_last = True  # so that Accelerate counts no examples that were repeated
         self._position = 0  # batches of the current epoch
         self._is_resumed = False
@@ -74,16 +72,16 @@ class AcceleratedLoader(DataLoaderStateMixin):
 
         Raises:
             BatchError: If an epoch ends before the batch that was known to be its last.
-            ConfigError: If nobody knows which batch is the last one.
+            ConfigError: If it is not known which batch is the last one.
         """
-        position, total = (self._position if self._is_resumed else 0), None
+        position, total = (self._position if self._is_resumed else 0), 0
         epoch, batches = self._loader.epoch, iter(self._loader)
         self._is_resumed = self._is_last = False
         self.begin()
         self.remainder = 0
         try:
             for batch in batches:
-                total = self._count(epoch) if total is None else total
+                total = total or self._count()
                 position += 1
                 self._position, self._is_last = position, position == total
                 self.end_of_dataloader = self._is_last
@@ -92,7 +90,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
                     non_blocking = accelerator.non_blocking
                     batch = send_to_device(batch, accelerator.device, non_blocking=non_blocking)
                 yield batch
-            if total is not None and position != total:
+            if position != total > 0:
                 raise BatchError(
                     f"epoch {epoch} gave {position} batches where {total} were expected, so that "
                     "its last gradients were not stepped: leave out of the data set what the "
@@ -145,16 +143,11 @@ class AcceleratedLoader(DataLoaderStateMixin):
         self._loader.load_state_dict(state["loader"])
         self._position, self._is_resumed, self._is_last = state["position"], True, False
 
-    def _count(self, epoch: int) -> int:
-        """The batches of an epoch that was just begun."""
-        loader = self._loader
+    def _count(self) -> int:
+        """Returns the batches of an epoch that was begun."""
         try:
-            return loader.steps(epoch)
+            return len(self._loader)
         except TypeError as error:
-            batches = loader.batch_sampler
-            if self._counted and not loader.scorer and is_plain(batches):
-                with suppress(TypeError):  # of a sampler without a length
-                    return len(batches)  # of what was drawn
             raise ConfigError(
                 "Accelerate steps the gradients that are left at the end of an epoch, and "
                 f"which batch is its last one is not known: {error}"
@@ -187,8 +180,8 @@ def prepare(
 
     - Each of n examples is given to one process: all have ``n // processes``, and make equally
       many steps. None is repeated to fill a batch, whatever ``even_batches`` says.
-    - The last batch of an epoch is known as such, so that ``accelerator.accumulate`` steps what
-      is left.
+    - An epoch has the batches of the wrapped loader with ``memory``, and exact numbers of them
+      without: the last one is known as such, and ``accelerator.accumulate`` steps what is left.
     - It is registered with ``accelerator.save_state`` and ``load_state``, which every process
       calls; the state is right within an epoch, for every process.
     - Scoring passes are made by the model without its wrapper for several processes, under
@@ -230,13 +223,13 @@ def prepare(
     ...             optimizer.zero_grad()
     ...         stepped += accelerator.sync_gradients
     >>> loader.total_steps, stepped, loader.stats.unread
-    (9, 5, 144)
+    (12, 8, 288)
     """
     check_loader(accelerator, loader)
     world = accelerator.num_processes
     if accelerator.split_batches and world > 1:
         loader = split_batches(loader, world)
-    if model is not None or not memory:  # there are scoring passes
+    if not memory or memory.needs_passes:
         if accelerator.distributed_type in _SHARDED:
             raise ConfigError(
                 f"{accelerator.distributed_type.value} shards the model, and a scoring pass needs "
@@ -264,7 +257,7 @@ def prepare(
     selective = SelectiveLoader(
         loader, model, loss_fn, losses=losses, memory=memory, seed=selection_seed, **settings
     )
-    prepared = AcceleratedLoader(accelerator, selective, counted=settings.get("pool") is None)
+    prepared = AcceleratedLoader(accelerator, selective)
     accelerator.register_for_checkpointing(prepared)
     return prepared
 

@@ -442,7 +442,7 @@ class SelectiveDataModule(LightningDataModule):
         if not step.is_recorded:
             catch.check_only(applied)
             loader.record(catch.calls[0].losses)
-        log_selection(step.module, loader.stats.log_entries(loader.share))
+        log_selection(step.module, loader.log_entries())
         return output
 
 

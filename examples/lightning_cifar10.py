@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Memory
-from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
+from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 
 
 def cifar10(split, count):
@@ -40,7 +40,7 @@ class Net(LightningModule):
 def main(method, keep, examples, epochs):
     seed_everything(0, verbose=False)
     model, train = Net(), DataLoader(cifar10("train", examples), 128, shuffle=True)
-    callback = SelectiveBackprop(keep) if method == "in_step" else None
+    callback = SelectiveCallback(keep) if method == "in_step" else None
     remembers = None if callback else SelectiveDataModule(train, memory=Memory(keep))
     quiet = {"logger": False, "enable_checkpointing": False}
     trainer = Trainer(max_epochs=epochs, callbacks=callback, **quiet)

@@ -146,7 +146,7 @@ def fit_remembering(module, loader=None, ckpt_path=None, memory=None, **options)
 
 def on_ranks(out):
     """Both forms, each without a stop and from a checkpoint within an epoch."""
-    from siftback.frameworks.lightning import SelectiveBackprop
+    from siftback.frameworks.lightning import SelectiveCallback
 
     ddp, found = {"devices": 2, "strategy": "ddp"}, {}
     for name in ("selecting", "remembering"):
@@ -156,7 +156,7 @@ def on_ranks(out):
                 {**ddp, "saved_to": out / name} if step is None else {**ddp, "ckpt_path": path}
             )
             if name == "selecting":
-                callback = SelectiveBackprop(keep=1 / 2, schedule=Schedule(warmup=Epochs(0)))
+                callback = SelectiveCallback(keep=1 / 2, schedule=Schedule(warmup=Epochs(0)))
                 trainer = fit_selecting(callback, module, shared(), **options)
                 stats = callback.stats
             else:

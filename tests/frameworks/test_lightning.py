@@ -44,7 +44,7 @@ from torchmetrics import MeanMetric
 
 from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.frameworks.lightning import SelectiveBackprop
+from siftback.frameworks.lightning import SelectiveCallback
 from siftback.losses.per_example import per_example
 from toys import AT_ONCE
 
@@ -67,7 +67,7 @@ SEEN = []
 
 def test_exactly_k_rows_are_trained_on_as_a_loop_by_hand_does():
     module = Net()
-    callback = SelectiveBackprop(keep=1 / 3, schedule=AT_ONCE)
+    callback = SelectiveCallback(keep=1 / 3, schedule=AT_ONCE)
     fit_selecting(callback, module, DataLoader(data(), BATCH))
     by_hand, in_batch, rows = Net(), InBatch(keep=1 / 3, seed=seed_of()), []
     optimizer = by_hand.configure_optimizers()
@@ -115,7 +115,7 @@ def test_keeping_all_is_training_without_it_bit_for_bit():
     with_it, without = Deep(), Deep()
     for module in (with_it, without):
         module.net.load_state_dict(Net().net.state_dict())
-    trainers = [fit_selecting(SelectiveBackprop(keep=1.0, schedule=AT_ONCE), with_it)]
+    trainers = [fit_selecting(SelectiveCallback(keep=1.0, schedule=AT_ONCE), with_it)]
     trainers.append(trainer_of())
     torch.manual_seed(5)
     trainers[1].fit(without, plain(), validation())
@@ -148,7 +148,7 @@ def test_keeping_all_is_training_without_it_bit_for_bit():
 )
 def test_steps_validations_and_rates_are_those_without_it(options):
     found = []
-    for callbacks in ([SelectiveBackprop(keep=1 / 3, schedule=AT_ONCE)], []):
+    for callbacks in ([SelectiveCallback(keep=1 / 3, schedule=AT_ONCE)], []):
         module, trainer = OneCycle(), trainer_of(*callbacks, **options)
         trainer.fit(module, plain(), validation())
         counted = module.total, module.validations, module.totals
@@ -162,7 +162,7 @@ def test_steps_validations_and_rates_are_those_without_it(options):
 def test_a_step_scores_under_the_autocast_of_training_and_in_eval_mode():
     SEEN.clear()
     trainer = fit_selecting(
-        SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), Noted(), precision="bf16-mixed"
+        SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), Noted(), precision="bf16-mixed"
     )
     each = [(torch.bfloat16, False, BATCH), (torch.bfloat16, True, BATCH // 2)]
     assert each * STEPS * EPOCHS == SEEN
@@ -171,16 +171,16 @@ def test_a_step_scores_under_the_autocast_of_training_and_in_eval_mode():
 
 def test_manual_optimization_trains_as_automatic_does():
     manual, automatic = Manual(), Net()
-    trainer = fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), manual)
-    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), automatic)
+    trainer = fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), manual)
+    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), automatic)
     assert manual.examples == automatic.examples
     assert torch.equal(weights_of(manual), weights_of(automatic))
     assert trainer.global_step == STEPS * EPOCHS
     assert manual.other.requires_grad
     accumulated, by_trainer = Manual(every=2), Net()
-    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), accumulated)
+    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), accumulated)
     fit_selecting(
-        SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), by_trainer, accumulate_grad_batches=2
+        SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), by_trainer, accumulate_grad_batches=2
     )
     assert torch.equal(weights_of(accumulated), weights_of(by_trainer))
 
@@ -200,18 +200,18 @@ def test_batches_are_any_tree_whose_parts_have_a_row_per_example():
         for x, y in zip(*data().tensors, strict=True)
     ]
     module = Nested()
-    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
+    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
     assert module.names == [str(row) for step in module.examples for row in step]
     uneven = [{"of": {"x": x}, "y": y, "name": "ab"} for x, y in data()]
     loader = DataLoader(
         uneven, BATCH, collate_fn=lambda rows: {**rows[0], "of": {"x": rows[1]["of"]["x"]}}
     )
     with pytest.raises(BatchError, match=r"batch.*without rows"):
-        fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), Nested(), loader)
+        fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), Nested(), loader)
 
 
 def test_a_schedule_says_when_and_annealing_how_much():
-    module, callback = Net(), SelectiveBackprop(keep=1 / 2, schedule=Schedule(warmup=Epochs(1)))
+    module, callback = Net(), SelectiveCallback(keep=1 / 2, schedule=Schedule(warmup=Epochs(1)))
     fit_selecting(callback, module)
     assert [len(rows) for rows in module.examples] == [BATCH] * STEPS + [BATCH // 2] * 2 * STEPS
     assert callback.stats.scored == callback.stats.considered == 2 * COUNT
@@ -225,8 +225,8 @@ class Popping(Net):
 def test_a_step_may_take_its_batch_apart():
     rows = [{"x": x, "y": y} for x, y in data()]
     module, other = Popping(), Net()
-    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
-    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), other, DataLoader(data(), BATCH))
+    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
+    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), other, DataLoader(data(), BATCH))
     assert torch.equal(weights_of(module), weights_of(other))
 
 
@@ -249,7 +249,7 @@ def test_losses_of_sequences_are_those_of_per_example():
     memory, module, callback = (
         Memory(keep=0.5),
         Sequences(),
-        SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE),
+        SelectiveCallback(keep=1 / 2, schedule=AT_ONCE),
     )
     fit_remembering(module, memory=memory)
     losses = per_example(F.cross_entropy)(*module.positions(data().tensors)).detach()
@@ -268,7 +268,7 @@ class Unlabelled(Sequences):
 
 
 def test_examples_without_a_target_are_never_chosen():
-    module, callback = Unlabelled(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
+    module, callback = Unlabelled(), SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)
     fit_selecting(callback, module)
     examples = [example for step in module.examples for example in step]
     assert examples
@@ -305,16 +305,16 @@ def test_a_step_whose_losses_are_not_known_is_refused_before_it_trains(kind, err
     module = kind()
     before = weights_of(module)
     with pytest.raises(error, match=message):
-        fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module)
+        fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module)
     assert torch.equal(weights_of(module), before)
     assert "training_step" not in vars(module)
 
 
 def test_losses_of_the_user_s_own_are_taken_in_place_of_the_step_s():
     module, plain_one = TwoLosses(), Net()
-    fit_selecting(SelectiveBackprop(keep=1 / 2, losses=of_cross_entropy, schedule=AT_ONCE), module)
+    fit_selecting(SelectiveCallback(keep=1 / 2, losses=of_cross_entropy, schedule=AT_ONCE), module)
     fit_selecting(
-        SelectiveBackprop(keep=1 / 2, losses=of_cross_entropy, schedule=AT_ONCE), plain_one
+        SelectiveCallback(keep=1 / 2, losses=of_cross_entropy, schedule=AT_ONCE), plain_one
     )
     assert module.examples[0] == plain_one.examples[0]
     assert {len(rows) for rows in module.examples} == {BATCH // 2}
@@ -340,7 +340,7 @@ class Weighing:
 def test_weights_of_a_selection_are_applied_to_the_mean():
     module = Net()
     fit_selecting(
-        SelectiveBackprop(selector=Weighing(), schedule=AT_ONCE), module, DataLoader(data(), BATCH)
+        SelectiveCallback(selector=Weighing(), schedule=AT_ONCE), module, DataLoader(data(), BATCH)
     )
     by_hand, weights = Net(), torch.arange(1.0, BATCH // 2 + 1)
     optimizer = by_hand.configure_optimizers()
@@ -353,13 +353,13 @@ def test_weights_of_a_selection_are_applied_to_the_mean():
             optimizer.zero_grad()
     assert torch.equal(weights_of(module), weights_of(by_hand))
     with pytest.raises(ConfigError, match=r"Weighing gives weights.*leave losses= out"):
-        SelectiveBackprop(selector=Weighing(), losses=of_cross_entropy, schedule=AT_ONCE)
+        SelectiveCallback(selector=Weighing(), losses=of_cross_entropy, schedule=AT_ONCE)
 
 
 @pytest.mark.parametrize("kind", [Summed, Unreduced, ClassWeights])
 def test_weights_that_cannot_be_applied_are_refused(kind):
     with pytest.raises(ConfigError, match="weights"):
-        fit_selecting(SelectiveBackprop(selector=Weighing(), schedule=AT_ONCE), kind())
+        fit_selecting(SelectiveCallback(selector=Weighing(), schedule=AT_ONCE), kind())
 
 
 class Odd(SingleDeviceStrategy):
@@ -368,17 +368,17 @@ class Odd(SingleDeviceStrategy):
 
 def test_what_a_callback_cannot_do_is_refused_as_fit_starts():
     with pytest.raises(ConfigError, match="not tried with Odd"):
-        fit_selecting(SelectiveBackprop(keep=0.5, schedule=AT_ONCE), Net(), strategy=Odd("cpu"))
-    both = trainer_of(SelectiveBackprop(keep=0.5, schedule=AT_ONCE))
+        fit_selecting(SelectiveCallback(keep=0.5, schedule=AT_ONCE), Net(), strategy=Odd("cpu"))
+    both = trainer_of(SelectiveCallback(keep=0.5, schedule=AT_ONCE))
     with pytest.raises(ConfigError, match="one of them"):
         both.fit(Net(), datamodule=remembering())
     selecting = SelectiveLoader(plain(), memory=Memory(0.55), epochs=EPOCHS)
     with pytest.raises(ConfigError, match="one of them"):
-        fit_selecting(SelectiveBackprop(keep=0.5, schedule=AT_ONCE), Net(), selecting)
+        fit_selecting(SelectiveCallback(keep=0.5, schedule=AT_ONCE), Net(), selecting)
     endless = Schedule(warmup=Epochs(1))
     with pytest.raises(ConfigError, match="number of batches of an epoch"):
         fit_selecting(
-            SelectiveBackprop(keep=0.5, schedule=endless), Net(), DataLoader(Endless(), BATCH)
+            SelectiveCallback(keep=0.5, schedule=endless), Net(), DataLoader(Endless(), BATCH)
         )
 
 
@@ -390,7 +390,7 @@ class Raising(Net):
 def test_the_module_and_the_trainer_are_put_back_after_an_error():
     module = Raising()
     with pytest.raises(RuntimeError, match="on purpose"):
-        fit_selecting(SelectiveBackprop(keep=0.5, schedule=AT_ONCE), module)
+        fit_selecting(SelectiveCallback(keep=0.5, schedule=AT_ONCE), module)
     assert "training_step" not in vars(module)
     trainer, selective = trainer_of(), remembering()
     kind = type(trainer)
@@ -426,12 +426,12 @@ def test_compiled_code_trains_on_the_same_rows(kind):
     """Which rows those are, the weights tell."""
     torch._dynamo.reset()
     other, remembered = Bare(), Bare()
-    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), other, max_epochs=1)
+    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), other, max_epochs=1)
     fit_remembering(remembered, max_epochs=2)
     for fit, expected in (
         (
             lambda module: fit_selecting(
-                SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module, max_epochs=1
+                SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module, max_epochs=1
             ),
             other,
         ),

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Memory
-from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
+from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 from toys import AT_ONCE
 
 pytestmark = EXPECTED_WARNINGS
@@ -61,7 +61,7 @@ def test_digits_are_learned(form):
     train, (images, labels) = mnist(2000)
     module, loader = Digits(), DataLoader(train, 32, shuffle=True)
     trainer = trainer_of(
-        *([SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)] if form == "selecting" else [])
+        *([SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)] if form == "selecting" else [])
     )
     if form == "selecting":
         trainer.fit(module, loader, DataLoader(train, 500))

@@ -25,7 +25,7 @@ from lightning_ranks import (
 )
 
 from siftback import Epochs, Memory, Schedule
-from siftback.frameworks.lightning import SelectiveBackprop
+from siftback.frameworks.lightning import SelectiveCallback
 
 pytestmark = EXPECTED_WARNINGS
 STEPS = COUNT // BATCH
@@ -37,7 +37,7 @@ ENTRIES = {
 
 
 def select(**options):
-    callback = SelectiveBackprop(keep=1 / 2, schedule=FIRST_EPOCH)
+    callback = SelectiveCallback(keep=1 / 2, schedule=FIRST_EPOCH)
     return fit_selecting(callback, Net(), **options), callback.stats
 
 
@@ -77,7 +77,7 @@ def test_the_share_is_the_schedule_s_and_stands_in_the_progress_bar(tmp_path):
             bars.append(super().get_metrics(*args))
             return bars[-1]
 
-    logger, callback = CSVLogger(tmp_path), SelectiveBackprop(keep=1 / 2, schedule=FIRST_EPOCH)
+    logger, callback = CSVLogger(tmp_path), SelectiveCallback(keep=1 / 2, schedule=FIRST_EPOCH)
     shown = {"log_every_n_steps": 1, "enable_progress_bar": True}
     trainer_of(callback, Bar(), logger=logger, **shown).fit(Net(), plain(), validation())
     shares = [float(row["sift/share"]) for row in rows_of(logger)]
@@ -108,6 +108,6 @@ def test_without_a_logger_or_bare_nothing_is_said():
         trainer, _ = select()
         assert float(trainer.logged_metrics["sift/share"]) == 0.5
         bare = {"barebones": True, "accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0}
-        callback = SelectiveBackprop(keep=1 / 2, schedule=Schedule(warmup=Epochs(0)))
+        callback = SelectiveCallback(keep=1 / 2, schedule=Schedule(warmup=Epochs(0)))
         Trainer(callbacks=[callback], **bare).fit(Net(), plain(), validation())
         assert callback.stats.kept == COUNT // 2

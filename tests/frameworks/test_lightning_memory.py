@@ -240,7 +240,7 @@ def refused_modules():
         SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
         None,
         {},
-        "SelectiveBackprop",
+        "SelectiveCallback",
     )
     yield [plain()], Memory(), {}, "give a LightningDataModule"
 

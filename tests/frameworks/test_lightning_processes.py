@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from siftback import Fresh, InBatch
 from siftback.errors import StateError
-from siftback.frameworks.lightning import SelectiveBackprop
+from siftback.frameworks.lightning import SelectiveCallback
 from torchrun import found_by_ranks
 from toys import AT_ONCE
 
@@ -100,7 +100,7 @@ def test_each_process_has_random_numbers_and_a_state_of_its_own(ranks):
     assert not torch.equal(one, other)
     saved = torch.load(out / "remembering" / "step=4.ckpt")["SelectiveDataModule"]["ranks"]
     assert [state["loader"]["settings"]["rank"] for state in saved] == [0, 1]
-    callback = SelectiveBackprop(keep=0.5, schedule=AT_ONCE)
+    callback = SelectiveCallback(keep=0.5, schedule=AT_ONCE)
     with pytest.raises(StateError, match="saved by 2 processes, and there are 1"):
         callback.load_state_dict(state)
 

@@ -21,7 +21,7 @@ from lightning_ranks import (
 
 from siftback import Epochs, InfoBatch, Memory
 from siftback.errors import StateError
-from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
+from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 from toys import AT_ONCE
 
 pytestmark = EXPECTED_WARNINGS
@@ -36,10 +36,10 @@ def stateful(**options):
 @pytest.mark.parametrize("kind", [Net, OneCycle])
 def test_selection_resumes_within_an_epoch_bit_for_bit(kind, tmp_path):
     pytest.importorskip("torchdata")
-    whole, callback = kind(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
+    whole, callback = kind(), SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)
     fit_selecting(callback, whole, stateful(), saved_to=tmp_path)
     for step in (1, STEPS + 2, 3 * STEPS - 1):
-        resumed, again = kind(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
+        resumed, again = kind(), SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)
         path = tmp_path / f"step={step}.ckpt"
         trainer = fit_selecting(again, resumed, stateful(), path)
         assert trainer.global_step == STEPS * EPOCHS
@@ -100,7 +100,7 @@ def test_memory_resumes_between_epochs(tmp_path):
 
 def test_a_state_of_another_number_of_processes_is_refused():
     callback, selective = (
-        SelectiveBackprop(keep=0.5, schedule=AT_ONCE),
+        SelectiveCallback(keep=0.5, schedule=AT_ONCE),
         SelectiveDataModule(plain(), Memory()),
     )
     for part in (callback, selective):

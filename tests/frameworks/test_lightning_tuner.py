@@ -13,7 +13,7 @@ from lightning_ranks import BATCH, COUNT, EPOCHS, Net, data, plain, trainer_of, 
 from torch.utils.data import DataLoader
 
 from siftback import InfoBatch, Memory, ScoreTable, SelectiveLoader
-from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
+from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 from toys import AT_ONCE
 
 pytestmark = [
@@ -131,7 +131,7 @@ def test_searches_by_callbacks_within_a_training_are_undone_too(tmp_path):
 
 
 def test_selection_within_the_step_takes_no_part_in_a_search(tmp_path):
-    callback, module = SelectiveBackprop(keep=0.5, schedule=AT_ONCE), Tuned()
+    callback, module = SelectiveCallback(keep=0.5, schedule=AT_ONCE), Tuned()
     trainer, tuner = tuner_of(tmp_path, callback)
     tuner.lr_find(module, plain(), validation(), num_training=COUNT // BATCH)
     assert callback.stats.seen == 0

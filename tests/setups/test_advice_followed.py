@@ -333,7 +333,7 @@ def test_the_advice_of_a_trainer_works(case, tmp_path):
 # Lightning
 def lightning_fit(step, data=None, memory=None, **settings):
     lightning = pytest.importorskip("lightning", reason="needs siftback[lightning]")
-    from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
+    from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 
     class Net(lightning.LightningModule):
         def __init__(self):
@@ -350,7 +350,7 @@ def lightning_fit(step, data=None, memory=None, **settings):
     options |= {"accelerator": "cpu", "enable_checkpointing": False, "max_epochs": 2}
     options |= settings.pop("options", {})
     data = DataLoader(TensorDataset(*tensors()), 8) if data is None else data
-    callbacks = [] if memory else [SelectiveBackprop(**settings)]
+    callbacks = [] if memory else [SelectiveCallback(**settings)]
     trainer = lightning.Trainer(callbacks=callbacks, **options)
     loaders = {"datamodule": SelectiveDataModule(data, memory)} if memory else {}
     trainer.fit(Net(), **(loaders or {"train_dataloaders": data}))
@@ -387,7 +387,7 @@ HALF = {"keep": 0.5}
 LIGHTNING = {
     "another term": (
         HALF | {"step": regularised},
-        r"give SelectiveBackprop\(losses=fn\)",
+        r"give SelectiveCallback\(losses=fn\)",
         {"losses": losses_regularised},
     ),
     "another term with memory": (

@@ -60,10 +60,10 @@ def lightning_net(step):
 def lightning_fit(module, count=48, batch=8, *, memory=None, epochs=2, collate=None, **settings):
     import lightning
 
-    from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
+    from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 
     loader = DataLoader(TensorDataset(*examples(count)), batch, shuffle=True, collate_fn=collate)
-    callbacks = [SelectiveBackprop(**settings)] if memory is None else []
+    callbacks = [SelectiveCallback(**settings)] if memory is None else []
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     trainer = lightning.Trainer(
         max_epochs=epochs,

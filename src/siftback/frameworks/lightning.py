@@ -42,11 +42,11 @@ try:
 except ImportError as error:
     raise ImportError("siftback.frameworks.lightning: pip install siftback[lightning]") from error
 
-__all__ = ["SelectiveBackprop", "SelectiveDataModule"]
+__all__ = ["SelectiveCallback", "SelectiveDataModule"]
 
 _TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _GIVE_LOSSES = (
-    "give SelectiveBackprop(losses=fn), where fn(module, batch) returns one loss per example"
+    "give SelectiveCallback(losses=fn), where fn(module, batch) returns one loss per example"
 )
 _RECORD_LOSSES = (
     "compute one loss per example in training_step, and have it return "
@@ -60,7 +60,7 @@ _LOADERS = ("val_dataloader", "test_dataloader", "predict_dataloader")
 _HOOKS = ("prepare_data", *_LOADERS, *_TRANSFER)
 
 
-class SelectiveBackprop(Callback):
+class SelectiveCallback(Callback):
     """Selective-Backprop within each training step: scores the batch, and trains on k rows of it.
 
     Each batch is scored by a forward pass in eval mode, without gradients, under the autocast of
@@ -68,7 +68,7 @@ class SelectiveBackprop(Callback):
     and the module's own ``training_step`` runs on those. Steps, schedules, accumulation, logging,
     sharding and resuming remain Lightning's own::
 
-        Trainer(callbacks=[SelectiveBackprop(keep=1 / 3)])
+        Trainer(callbacks=[SelectiveCallback(keep=1 / 3)])
 
     The losses are by default those of ``training_step`` itself, which runs on the whole batch up to
     its first call of a loss function of ``torch.nn.functional``, and no further. What it logs, adds
@@ -96,7 +96,7 @@ class SelectiveBackprop(Callback):
             it calls.
         LossError: If there is not one finite loss per example.
 
-    >>> callback = SelectiveBackprop(keep=1 / 3)  # Trainer(callbacks=[callback])
+    >>> callback = SelectiveCallback(keep=1 / 3)  # Trainer(callbacks=[callback])
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class SelectiveBackprop(Callback):
         kind = type(trainer.strategy)  # not its base classes: a DeepSpeedStrategy is a DDPStrategy
         if kind not in (DDPStrategy, SingleDeviceStrategy):
             raise ConfigError(
-                f"SelectiveBackprop scores batches within a step, which was not tried with "
+                f"SelectiveCallback scores batches within a step, which was not tried with "
                 f"{kind.__name__}: use a single device or DDPStrategy"
             )
         if self._trainer is not trainer:  # another training
@@ -144,7 +144,7 @@ class SelectiveBackprop(Callback):
         """Puts selection in front of ``training_step``."""
         if isinstance(trainer.train_dataloader, SelectiveLoader | TrainLoader):
             raise ConfigError(
-                "both SelectiveBackprop and a loader that selects, by a SelectiveDataModule or "
+                "both SelectiveCallback and a loader that selects, by a SelectiveDataModule or "
                 "SelectiveLoader: give the trainer one of them"
             )
         if self._saved or not self._selection:
@@ -267,7 +267,7 @@ class SelectiveDataModule(LightningDataModule):
         if memory is not None and memory.needs_passes:
             raise ConfigError(
                 f"{type(memory).__name__} is refreshed by scoring passes, which a data module does "
-                "not make: give a rule such as Memory, or SelectiveBackprop as a callback"
+                "not make: give a rule such as Memory, or SelectiveCallback as a callback"
             )
         inner = as_datamodule(datamodule, val_dataloaders)
         # Without super().__init__(), whose flags and hyperparameters are those of the inner module.
@@ -360,7 +360,7 @@ class SelectiveDataModule(LightningDataModule):
         except TypeError as error:
             raise ConfigError(
                 "Lightning reads a batch ahead of a loader without a length, which a checkpoint "
-                f"would lack: {error}; or, for selection in a batch, give SelectiveBackprop"
+                f"would lack: {error}; or, for selection in a batch, give SelectiveCallback"
             ) from error
         if not self._step:
             self._step = TrainingStep(self.trainer.lightning_module, _RECORD_LOSSES)
@@ -406,7 +406,7 @@ class SelectiveDataModule(LightningDataModule):
             if not loader.memory or self._memory not in (None, loader.memory):
                 raise ConfigError(
                     "the train dataloader is a SelectiveLoader already: give the rule to it, by "
-                    "its memory=, and nothing else; for selection in a batch, use SelectiveBackprop"
+                    "its memory=, and nothing else; for selection in a batch, use SelectiveCallback"
                 )
             world, processes = getattr(loader.sampler, "world", 1), self.trainer.world_size
             if processes > 1 and world != processes:

@@ -406,11 +406,6 @@ LIGHTNING = {
         "leave them out",
         {"memory": RULE(), "options": {}},
     ),
-    "few batches": (
-        {"step": plain, "memory": RULE(), "options": {"limit_train_batches": 0.2}},
-        "give more",
-        {"memory": RULE(), "options": {"limit_train_batches": 0.5}},
-    ),
 }
 
 

@@ -137,6 +137,13 @@ def ruled(rule, count=60, **arguments):
     return selective(arguments.pop("wrapped"), memory=rule, **({"epochs": 8} | arguments))
 
 
+def by_pass(loader, *arguments, memory=None, **options):
+    """A `SelectiveLoader` whose epochs are passes over the data, shorter by what is left out."""
+    return SelectiveLoader(
+        loader, *arguments, memory=memory, shorter_epochs=memory is not None, **options
+    )
+
+
 def epoch_of(loader, training_loss=given_losses):
     """One epoch in which training finds the losses given; the numbers trained on, as they came."""
     numbers = []

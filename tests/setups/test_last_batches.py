@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
-from remembering import RULES, Numbered, plain, spread, steps_of
+from remembering import RULES, Numbered, by_pass, plain, spread, steps_of
 from resuming import check_resumes
 from siftback import (
     Epochs,
@@ -17,7 +17,6 @@ from siftback import (
     Memory,
     Percentile,
     Pool,
-    SelectiveLoader,
     SelectiveSampler,
     Stale,
     Threshold,
@@ -31,17 +30,14 @@ EPOCHS = 4
 
 
 class First(EpochRule):
-    """Draws the first n examples, of a number that is known or not."""
+    """Draws the first n examples."""
 
-    def __init__(self, number, *, known=True):
+    def __init__(self, number):
         super().__init__(warmup=Epochs(1))
-        self.number, self.known = number, known
+        self.number = number
 
     def draw(self, epoch, generator):
         return (torch.arange(self.examples) < self.number).float()
-
-    def count(self, epoch):
-        return self.number if self.known else None
 
 
 def sizes_of(loader, epochs=EPOCHS):
@@ -69,12 +65,11 @@ DRAWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("case", "expected"), DRAWN.items(), ids=str)
-def test_the_last_two_batches_share_their_rows(case, expected, known):
+def test_the_last_two_batches_share_their_rows(case, expected):
     drawn, size = case
-    loader = SelectiveLoader(
-        plain(Numbered(spread(13)), size), memory=First(drawn, known=known), epochs=EPOCHS
+    loader = by_pass(
+        plain(Numbered(spread(13)), size), memory=First(drawn), epochs=EPOCHS
     )
     whole = [size] * (13 // size) + [13 % size] * (13 % size > 0)
     assert sizes_of(loader)[0] == [
@@ -82,8 +77,6 @@ def test_the_last_two_batches_share_their_rows(case, expected, known):
         *[expected] * 3,
     ]  # all examples as plain training has them
     assert count_batches(drawn, size) == len(expected)
-    if known:
-        assert loader.total_steps == len(whole) + 3 * len(expected)
 
 
 POOLS = {
@@ -118,7 +111,7 @@ class Sorted(BatchSampler):
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("drawn", [61, 13])
 def test_whatever_the_loader_and_the_pool(make, pool, size, drawn):
-    loader = SelectiveLoader(
+    loader = by_pass(
         make(Numbered(spread(drawn + 3)), size), memory=First(drawn), epochs=EPOCHS,
         **({"pool": Pool(size)} if make is LOADERS["a batch sampler of one's own"] else {})
         | pool(size),
@@ -135,7 +128,7 @@ def test_whatever_the_loader_and_the_pool(make, pool, size, drawn):
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_whatever_the_rule(make, size):
     for count in (40, 43):
-        loader = SelectiveLoader(plain(Numbered(spread(count)), size), memory=make(), epochs=5)
+        loader = by_pass(plain(Numbered(spread(count)), size), memory=make(), epochs=5)
         for epoch in range(5):
             sizes = [len(numbers) for numbers, _ in steps_of(loader, epoch)]
             assert min(sizes) > 1 or sum(sizes) in (1, count)
@@ -165,12 +158,12 @@ def test_whatever_is_selected_in_a_batch(arguments, pool, source):
             memory = arguments["memory"]
             rule = Stale(memory.keep, every=memory.every, warmup=Epochs(0))
             arguments = {**arguments, "memory": rule}
-        loader = SelectiveLoader(
+        loader = by_pass(
             wrapped if source is DataLoader else list(wrapped), nn.Identity(),
             losses=given_losses, pool=Pool(pool), epochs=EPOCHS, **arguments,
         )  # fmt: skip
         steps = None
-        if source is DataLoader and arguments.get("exact") is None and "selector" not in arguments:
+        if source is DataLoader and arguments.keys() <= {"keep", "schedule"}:
             steps = [loader.steps(epoch) for epoch in range(EPOCHS)]
         sizes, waiting = sizes_of(loader)
         for batches in sizes:
@@ -183,7 +176,7 @@ def test_whatever_is_selected_in_a_batch(arguments, pool, source):
 
 
 def test_a_single_row_that_nobody_could_foresee_comes_first_in_the_next_epoch():
-    loader = SelectiveLoader(
+    loader = by_pass(
         [{"number": torch.arange(9), "loss": torch.rand(9)}], selector=Uniform(keep=1.0),
         pool=Pool(4),
     )  # fmt: skip
@@ -193,10 +186,9 @@ def test_a_single_row_that_nobody_could_foresee_comes_first_in_the_next_epoch():
 
 def test_a_batch_of_one_row_of_the_users_own_is_given():
     for arguments in ({"memory": Memory(0.55, warmup=Epochs(2))}, {"selector": Uniform(keep=1.0)}):
-        loader = SelectiveLoader(plain(Numbered(spread(9)), 4), epochs=3, **arguments)
-        assert len(loader) == 3
+        loader = by_pass(plain(Numbered(spread(9)), 4), epochs=3, **arguments)
         assert sizes_of(loader, 1)[0] == [[4, 4, 1]]
-    loader = SelectiveLoader(plain(Numbered(spread(9)), 1), memory=Memory(0.55), epochs=4)
+    loader = by_pass(plain(Numbered(spread(9)), 1), memory=Memory(0.55), epochs=4)
     assert sizes_of(loader)[0] == [[1] * 9, *[[1] * 5] * 3]
 
 
@@ -215,7 +207,7 @@ def in_lists(examples):
 def test_lists_of_examples_share_their_last_batch_too(make):
     loader = make(Boxes(spread(16)), 4)
     loader.collate_fn = in_lists
-    loader = SelectiveLoader(loader, memory=First(13), epochs=2, pool=Pool(4))
+    loader = by_pass(loader, memory=First(13), epochs=2, pool=Pool(4))
     sizes = []
     for _ in range(2):
         for images, _ in loader:
@@ -225,7 +217,7 @@ def test_lists_of_examples_share_their_last_batch_too(make):
 
 
 RESUMED = {
-    "drawn": lambda: {"memory": First(13, known=False)},
+    "drawn": lambda: {"memory": First(13)},
     "drawn, in batches of two": lambda: {"memory": First(13), "pool": Pool(2)},
     "drawn, in other batches": lambda: {"memory": First(16), "pool": Pool(5)},
     "selected": lambda: {"keep": 0.45, "pool": Pool(3), "schedule": AT_ONCE},
@@ -236,7 +228,7 @@ RESUMED = {
 @pytest.mark.parametrize("arguments", RESUMED.values(), ids=RESUMED)
 def test_it_resumes_at_any_step(arguments):
     def make():
-        loader = SelectiveLoader(
+        loader = by_pass(
             plain(Numbered(spread(20)), 4), nn.Identity(), losses=given_losses, epochs=3,
             **arguments(),
         )  # fmt: skip
@@ -260,7 +252,7 @@ def test_trainings_with_batch_normalisation_come_to_their_end():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for rule in (partial(Memory, floor=0.3), InfoBatch, partial(Memory, keep=33 / 66)):
         for seed in range(2):
-            loader = SelectiveLoader(
+            loader = by_pass(
                 DataLoader(data, 8, shuffle=True), memory=rule(), epochs=20, seed=seed
             )
             for _ in range(20):
@@ -277,14 +269,13 @@ def test_trainings_with_batch_normalisation_come_to_their_end():
 @pytest.mark.parametrize(("case", "expected"), DRAWN.items(), ids=str)
 def test_a_sampler_alone_has_batches_too(case, expected):
     drawn, size = case
-    sampler = SelectiveSampler(range(13), First(drawn), epochs=4)
+    sampler = SelectiveSampler(range(13), First(drawn), epochs=4, shorter_epochs=True)
     batches = sampler.batches(size)
-    lengths = []
     for _ in range(3):
-        lengths.append(len(batches))
-        given = list(map(len, batches))
-        assert lengths[-1] == len(given)
-    assert given == expected
+        sizes = []
+        for batch in batches:
+            sizes.append(len(batch))
+    assert sizes == expected
     assert list(map(len, sampler.batches(size, drop_last=True))) == [size] * (drawn // size)
     assert list(SelectiveBatches(range(3), 2, False, lambda: False)) == [[0, 1], [2]]
 

@@ -68,9 +68,7 @@ DRAWN = {
 @pytest.mark.parametrize(("case", "expected"), DRAWN.items(), ids=str)
 def test_the_last_two_batches_share_their_rows(case, expected):
     drawn, size = case
-    loader = by_pass(
-        plain(Numbered(spread(13)), size), memory=First(drawn), epochs=EPOCHS
-    )
+    loader = by_pass(plain(Numbered(spread(13)), size), memory=First(drawn), epochs=EPOCHS)
     whole = [size] * (13 // size) + [13 % size] * (13 % size > 0)
     assert sizes_of(loader)[0] == [
         whole,
@@ -252,9 +250,7 @@ def test_trainings_with_batch_normalisation_come_to_their_end():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for rule in (partial(Memory, floor=0.3), InfoBatch, partial(Memory, keep=33 / 66)):
         for seed in range(2):
-            loader = by_pass(
-                DataLoader(data, 8, shuffle=True), memory=rule(), epochs=20, seed=seed
-            )
+            loader = by_pass(DataLoader(data, 8, shuffle=True), memory=rule(), epochs=20, seed=seed)
             for _ in range(20):
                 for x, y in loader:
                     loader.loss(F.cross_entropy(model(x), y, reduction="none")).backward()

@@ -38,6 +38,7 @@ from siftback.state import (
 )
 from siftback.tables.example_rows import ExampleRows
 
+NO_SAMPLER, UNSIZED = -1, -2
 _MOST = 1 << 40  # examples of an epoch
 
 
@@ -73,7 +74,8 @@ class EpochDraw:
         reweights: Whether any weight was other than 0 and 1, so far.
         sampler: The user's sampler that gives the examples, in words; None without such a one. A
             pass is then drawn once it is known what the sampler gives.
-        sampled: Number of examples that such a sampler gives; None without one.
+        sampled: Number of examples that such a sampler gives; `UNSIZED` of one without a length,
+            and `NO_SAMPLER` without one.
 
     Raises:
         ConfigError: If the schedule needs the number of epochs, or there are not as many
@@ -113,12 +115,13 @@ class EpochDraw:
         self._shards, self.losses = rule.shards, RuleLosses(rule, rank, world, rows)
         self.is_ahead = False
         self.sampler: str | None = None
-        self.sampled: int | None = None
+        self.sampled = NO_SAMPLER
         self._epoch = self._number = 0  # the current epoch, and the next pass
         self._expected = 0  # the epoch that comes after the one begun last
         self._is_on = self._is_over = False
         self.requested, self.seconds = 0, 0.0
         self._read = self._before = 0  # this epoch's examples that came, and those before a batch
+        self._passed = 0  # and of all, those that it came past
         self.reweights = False
         self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
 
@@ -137,7 +140,7 @@ class EpochDraw:
         """Number of examples of this process in an epoch; of the current one, if it is a pass."""
         if self.shorter:
             return self.passes[-1].size
-        return self.count_whole // self.world if self.sampled is None else self.sampled
+        return self.sampled if self.sampled >= 0 else self.count_whole // self.world
 
     @property
     def current(self) -> Pass:
@@ -196,7 +199,7 @@ class EpochDraw:
                 one weight for each example.
         """
         self.losses.claim_once()
-        self._read = self._before = 0
+        self._read = self._before = self._passed = 0
         first, last = self.passes[0], self.passes[-1]
         if again:
             self.requested, self._is_over = 0, False
@@ -415,10 +418,14 @@ class EpochDraw:
         Over a pass these are all of the data set, each step having its share.
         """
         self._before, self._read = self._read, self._read + count
-        if not self.passes[-1].whole:  # of a sampler without a length
-            return count
-        before, read = self._before, self._read
-        return sum(drawn.passed(read) - drawn.passed(before) for drawn in self._passes_of_batch)
+        before, read, passed = self._before, self._read, self._passed
+        if self.sampled == UNSIZED:  # which is counted whenever it is read to its end
+            last = self.passes[-1]
+            self._passed = last.passed(read) if last.whole else passed + count
+        else:
+            passes = self._passes_of_batch
+            self._passed += sum(drawn.passed(read) - drawn.passed(before) for drawn in passes)
+        return self._passed - passed
 
     @property
     def to_read(self) -> int | None:
@@ -426,20 +433,20 @@ class EpochDraw:
         return None if self.sampler and not self.passes[-1].whole else self.length
 
     @property
-    def progress(self) -> int:
-        """Number of this epoch's examples that came."""
-        return self._read
+    def progress(self) -> tuple[int, int]:
+        """Number of this epoch's examples that came, and of all that they stand for."""
+        return self._read, self._passed
 
     @progress.setter
-    def progress(self, progress: int) -> None:
-        self._before = self._read = progress
-        self._is_over = False
+    def progress(self, progress: tuple[int, int]) -> None:
+        self._read, self._passed = progress
+        self._before, self._is_over = self._read, False
 
     @property
     def remaining(self) -> int:
         """Number of the data set's examples that the pass of this epoch did not come past."""
         last = self.passes[-1]
-        return last.whole - last.passed(self._read) if self.shorter else 0
+        return max(last.whole - self._passed, 0) if self.shorter else 0
 
     @property
     def left_out(self) -> Tensor:
@@ -461,7 +468,7 @@ class EpochDraw:
             "epoch": (self._epoch, self._expected, self._number),
             "is_on": self._is_on,
             "is_over": self._is_over,
-            "read": (self._before, self._read, self.requested),
+            "read": (self._before, self._read, self._passed, self.requested),
             "reweights": self.reweights,
             "recorded": self.losses.recorded,
         }
@@ -491,7 +498,7 @@ class EpochDraw:
         epoch = integer(most=MOST_EPOCHS)
         checks = {
             "epoch": tuple_of(epoch, epoch, integer()),
-            "read": tuple_of(*[integer()] * 3),
+            "read": tuple_of(*[integer()] * 4),
             **dict.fromkeys(("is_on", "is_over", "reweights"), flag),
             "recorded": self.losses.check_recorded,
         }
@@ -546,7 +553,7 @@ class EpochDraw:
             self.losses.stream.load_state_dict(state["rows"])
         self.passes = [self._loaded_pass(saved) for saved in state["passes"] or []]
         self._epoch, self._expected, self._number = state["epoch"]
-        self._before, self._read, self.requested = state["read"]
+        self._before, self._read, self._passed, self.requested = state["read"]
         self._is_on, self._is_over = state["is_on"], state["is_over"]
         if not self.passes:
             self.passes = [self._make_pass(0, draws=False, weights=self._ones())]

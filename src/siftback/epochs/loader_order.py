@@ -13,7 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from siftback.batches.last_batches import SelectiveBatches
 from siftback.batches.order import is_plain, is_trackable, sampler_of
-from siftback.epochs.epoch_draw import EpochDraw
+from siftback.epochs.epoch_draw import UNSIZED, EpochDraw
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
 from siftback.processes.distributed import rank_and_world
@@ -108,8 +108,7 @@ class FilteredSampler(Sampler[int]):
         self._is_weighted = repeats(sampler) or hasattr(sampler, "weights")
         self.is_sized = hasattr(sampler, "__len__")
         draw.shorter |= not self.is_sized
-        if self.is_sized:
-            draw.sampled = len(cast(Sized, sampler))
+        draw.sampled = len(cast(Sized, sampler)) if self.is_sized else UNSIZED
         examples = ""
         if gives_each_once(sampler):
             examples = f" of {len(cast(Sized, sampler))} examples"

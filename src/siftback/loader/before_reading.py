@@ -254,7 +254,7 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.members`."""
         return {**super().members(), "draw": self.draw}
 
-    def load_flow(self, state: dict[str, Any], progress: int | None = None) -> None:
+    def load_flow(self, state: dict[str, Any], progress: tuple[int, int] | None = None) -> None:
         """Goes on as `Pipeline.load_flow` does.
 
         Args:

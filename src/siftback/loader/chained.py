@@ -249,11 +249,10 @@ def count_whole_batches(pipeline: DrawingPipeline) -> int | None:
     loader, pool, draw = pipeline.source.loader, pipeline.pool, pipeline.draw
     if is_trackable(loader):
         sampler = sampler_of(loader)
-        if isinstance(sampler, FilteredSampler):
-            examples = draw.sampled
-        else:
+        examples = draw.sampled
+        if not isinstance(sampler, FilteredSampler):
             examples = draw.count_whole // draw.world
-        if examples is None or not is_plain(loader.batch_sampler.batches):
+        if examples < 0 or not is_plain(loader.batch_sampler.batches):
             return None
         return pipeline.count(read_of(loader, examples), is_whole=True)
     if not pipeline.regroups and hasattr(type(loader), "__len__"):
@@ -261,7 +260,7 @@ def count_whole_batches(pipeline: DrawingPipeline) -> int | None:
             return len(loader)
         except TypeError:
             pass
-    examples = examples_of(loader)
-    if examples is None or not pool.batch_size:
+    known = examples_of(loader)
+    if known is None or not pool.batch_size:
         return None
-    return pipeline.count(read_of(loader, examples), is_whole=True)
+    return pipeline.count(read_of(loader, known), is_whole=True)

@@ -125,7 +125,7 @@ def indexed(data, batch_size=8, *, shuffle=True, **options):
 
 
 def selective(loader, **arguments):
-    """Over examples that hold their losses themselves."""
+    """Over examples that hold their losses themselves; by a rule, of epochs that are passes."""
     arguments = {"model": nn.Identity(), "losses": given_losses} | arguments
     return SelectiveLoader(loader, **at_once(arguments))
 
@@ -177,11 +177,14 @@ def bits(state):
     return state.view(torch.int32) if is_float else state
 
 
-def by_rule(make_rule, source, *, pool=None, epochs=5, steps_of=steps_of, **options):
+def by_rule(
+    make_rule, source, *, pool=None, epochs=5, steps_of=steps_of, shorter_epochs=True, **options
+):
     """For `check_resumes`: a training by a rule."""
 
     def make():
         arguments = {} if pool is None else {"pool": Pool(pool.batch_size, pool.drop_last)}
+        arguments["shorter_epochs"] = shorter_epochs
         loader = ruled(make_rule(), wrapped=source(**options), epochs=epochs, **arguments)
 
         def steps():

@@ -84,7 +84,13 @@ def test_counts_and_progress_have_it():
 def test_the_first_scoring_pass_is_after_it(rule):
     model = network()
     loader = SelectiveLoader(
-        shuffled(48, 8), model, F.cross_entropy, memory=rule(0.5, every=2), epochs=5, exact=True
+        shuffled(48, 8),
+        model,
+        F.cross_entropy,
+        memory=rule(0.5, every=2),
+        epochs=5,
+        exact=True,
+        shorter_epochs=True,
     )
     passes = []
     for _ in range(5):

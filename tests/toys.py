@@ -92,8 +92,12 @@ AT_ONCE = Schedule(warmup=Epochs(0))
 
 
 def at_once(arguments):
-    """A loader's arguments, of one that selects from the first batch on, unless they say when."""
-    return arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments
+    """A loader's arguments, of one that selects from the first batch on, unless they say when.
+
+    By a rule its epochs are passes over the data.
+    """
+    by_rule = arguments.get("memory") is not None
+    return ({"shorter_epochs": True} if by_rule else {"schedule": AT_ONCE}) | arguments
 
 
 class EveryOther:

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -20,10 +21,10 @@ from remembering import (
     by_rule,
     epoch_of,
     plain,
-    ruled,
     spread,
     steps_of,
 )
+from remembering import ruled as ruled_by_pass
 from resuming import check_resumes
 from siftback import Epochs, Indexed, Memory, SelectiveLoader, SelectiveSampler, Share
 from siftback.batches.pool import Pool
@@ -39,6 +40,9 @@ DRAWING = {
     name: rule for name, rule in RULES.items() if name not in ("ies", "ratio memory, guarded")
 }
 every_rule = pytest.mark.parametrize("rule", DRAWING.values(), ids=DRAWING)
+
+
+ruled = partial(ruled_by_pass, shorter_epochs=False)
 
 
 def own_batches(data):
@@ -264,7 +268,7 @@ def test_a_resume_at_every_step_changes_nothing(rule, source):
         return EVERYTHING[source](Numbered(spread(COUNT)))
 
     every = 9 if source == "workers" else 1 if source == "plain" else 4
-    check_resumes(by_rule(rule, make_source, epochs=4), every)
+    check_resumes(by_rule(rule, make_source, epochs=4, shorter_epochs=False), every)
 
 
 class OwnLoader:
@@ -306,7 +310,9 @@ def test_passes_that_are_read_whole_make_as_many_batches(rule, wrap):
 @every_chain
 def test_a_resume_at_every_step_of_such_passes_changes_nothing(rule, wrap):
     every = 9 if wrap(Numbered(spread(COUNT))).num_workers else 1
-    check_resumes(by_rule(rule, lambda: wrap(Numbered(spread(COUNT))), epochs=4), every)
+    check_resumes(
+        by_rule(rule, lambda: wrap(Numbered(spread(COUNT))), epochs=4, shorter_epochs=False), every
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -49,12 +49,15 @@ def data() -> DataLoader:
 
 
 def before_reading(rule: Any) -> SelectiveLoader:
-    return SelectiveLoader(data(), memory=rule, epochs=EPOCHS, attach=True)
+    return SelectiveLoader(data(), memory=rule, epochs=EPOCHS, attach=True, shorter_epochs=True)
 
 
 def refreshed(rule: Any) -> SelectiveLoader:
     source, model = data(), network()
-    return SelectiveLoader(source, model, F.cross_entropy, memory=rule, epochs=EPOCHS, attach=True)
+    return SelectiveLoader(
+        source, model, F.cross_entropy, memory=rule, epochs=EPOCHS, attach=True,
+        shorter_epochs=True,
+    )  # fmt: skip
 
 
 def after_reading(selector: Any) -> SelectiveLoader:

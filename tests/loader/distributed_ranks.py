@@ -21,7 +21,6 @@ from siftback import (
     Kakurenbo,
     Memory,
     Percentile,
-    Schedule,
     SelectiveLoader,
     SelectiveSampler,
     SeTa,
@@ -29,8 +28,8 @@ from siftback import (
 )
 from siftback.errors import ConfigError, StateError
 from siftback.selectors.uniform import All
+from toys import AT_ONCE, at_once
 
-AT_ONCE = Schedule(warmup=Epochs(0))
 COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
 
 RULES = {
@@ -69,7 +68,7 @@ def loader_of(model, seed=0, **arguments):
         F.cross_entropy,
         epochs=EPOCHS,
         seed=seed,
-        **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
+        **at_once(arguments),
     )
 
 
@@ -180,7 +179,7 @@ def trained_on_nonfinite(rank):
     loader = SelectiveLoader(
         loader,
         network(),
-        **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
+        **at_once(arguments),
     )
     return [len(targets) for _, targets in loader], loader.stats.nonfinite
 

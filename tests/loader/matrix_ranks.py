@@ -19,14 +19,13 @@ from siftback import (
     Epochs,
     InfoBatch,
     Memory,
-    Schedule,
     SelectiveLoader,
     SelectiveSampler,
     Stale,
 )
 from siftback.errors import SiftbackError
+from toys import AT_ONCE, at_once
 
-AT_ONCE = Schedule(warmup=Epochs(0))
 COUNT, BATCH, EPOCHS, RATE = 43, 3, 3, 0.5  # 43 examples: neither 2 nor 4 processes divide them
 KEEP, STOP = 0.4, (2, 1)  # the epoch and the step that a training is stopped after
 BAD, MARK = 7, 9.0  # the example whose loss is not finite, where there is one, and its input
@@ -88,7 +87,7 @@ class Training:
             self.module,
             losses=losses_of,
             epochs=EPOCHS,
-            **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
+            **at_once(arguments),
         )
         # DistributedDataParallel orders its gradients anew after its first backward, which decides
         # in which order four numbers are added; so that it is the same in a training gone on with:
@@ -185,7 +184,7 @@ def of_unlike_orders(**arguments):
         DataLoader(data(), BATCH, sampler=sampler),
         network(),
         losses=losses_of,
-        **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
+        **at_once(arguments),
     )
     return refusal(lambda: next(iter(loader)))
 

@@ -26,7 +26,12 @@ def plain(**arguments):
 
 def loader_of(seed=3, **arguments):
     return SelectiveLoader(
-        plain(shuffle=True), memory=rule(**arguments), epochs=EPOCHS, seed=seed, attach=True
+        plain(shuffle=True),
+        memory=rule(**arguments),
+        epochs=EPOCHS,
+        seed=seed,
+        attach=True,
+        shorter_epochs=True,
     )
 
 
@@ -56,11 +61,10 @@ def refused(fn, *arguments):
 
 def sampled():
     """The examples that a sampler alone gives in three epochs."""
-    sampler, epochs = SelectiveSampler(range(COUNT), rule(), seed=3, epochs=EPOCHS), []
+    sampler = SelectiveSampler(range(COUNT), rule(), seed=3, epochs=EPOCHS, shorter_epochs=True)
+    epochs = []
     for epoch in range(3):
-        expected = len(sampler)
         epochs.append(torch.tensor(list(sampler)))
-        assert len(epochs[-1]) == expected
         sampler.update(epochs[-1], losses_of(epochs[-1], epoch))
     return epochs
 
@@ -85,7 +89,6 @@ def resumed(path):
 def first(out, rank):
     """Two epochs, which are saved, and a third."""
     loader, found = loader_of(), {}
-    found["counts"] = [loader.steps(epoch) for epoch in range(3)]
     found["epochs"] = [epoch_of(loader), epoch_of(loader)]
     found["left_out"] = loader.left_out
     checkpoint(loader, out / "two-epochs")

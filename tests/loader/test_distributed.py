@@ -1,7 +1,6 @@
 """Two real processes under ``torchrun``: one common draw, of which each has a share."""
 
 import re
-import types
 
 import pytest
 import torch
@@ -119,14 +118,6 @@ def test_what_one_was_given_the_other_remembers(ranks):
             assert not of_one.isnan().all()
 
 
-def test_counts_of_steps_are_those_of_each(ranks):
-    for rank in ranks:
-        for name in ("memory", "rs2", "exact"):
-            steps = [len(epoch["steps"]) for epoch in rank[name]["epochs"]]
-            assert rank[name]["counts"] == steps
-        assert rank["infobatch"]["counts"] is None
-
-
 def test_processes_of_different_seeds_are_refused(ranks):
     first, second = (rank["apart"] for rank in ranks)
     assert first.startswith("seed=0 in the process of rank 0, and 1 in that of rank 1: give all")
@@ -198,24 +189,6 @@ def test_shares_are_every_other_of_one_order():
             assert list(share) == whole[rank::world][: 11 // world]
             assert len(share) == 11 // world
             assert share.examples == 11
-            share.set_epoch(0)
-        for share in shares:
-            share.follow(Drawn([1, 4, 9, 10, 2]))
-        shared = [number for share in shares for number in share]
-        assert len(shared) == len(set(shared)) == 5 // world * world
-        assert set(shared) <= {1, 4, 9, 10, 2}
-
-
-class Drawn:
-    """A draw of some of eleven examples."""
-
-    draws = True
-    rule = types.SimpleNamespace(shards=None)
-
-    def __init__(self, left):
-        self.weights = torch.zeros(11)
-        self.weights[left] = 1.0
-        self.drawn = len(left)
 
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (1, 1)])

@@ -109,7 +109,8 @@ def test_a_sampler_alone_goes_on_in_torchdatas_loader(rule, workers):
 
 @vital
 def test_a_sampler_alone_is_drawn_from_again_in_each_epoch():
-    sampler = SelectiveSampler(range(40), Memory(keep=0.5, warmup=Epochs(1)), seed=3, epochs=3)
+    rule = Memory(keep=0.5, warmup=Epochs(1))
+    sampler = SelectiveSampler(range(40), rule, seed=3, epochs=3, shorter_epochs=True)
     orders = []
     for _ in range(3):
         for index in sampler:

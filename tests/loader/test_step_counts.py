@@ -15,7 +15,6 @@ from siftback import (
     Annealing,
     Epochs,
     Ewma,
-    InfoBatch,
     Memory,
     Percentile,
     Pool,
@@ -36,7 +35,9 @@ def loader_of(count=60, batch_size=8, drop_last=False, *, remember=True, **argum
     wrapped = DataLoader(Numbered(spread(count)), batch_size, shuffle=True, drop_last=drop_last)
     if "memory" not in arguments or not remember:
         arguments = {"model": nn.Identity(), "losses": given_losses} | arguments
-    return SelectiveLoader(wrapped, **at_once({"epochs": EPOCHS} | arguments))
+    return SelectiveLoader(
+        wrapped, **at_once({"epochs": EPOCHS} | arguments) | {"shorter_epochs": False}
+    )
 
 
 def check_counts(loader):
@@ -146,11 +147,10 @@ REFRESHED = {
 
 @pytest.mark.parametrize("make", REFRESHED.values(), ids=REFRESHED)
 @pytest.mark.parametrize("schedule", [None, Schedule(warmup=Epochs(1), tail=Epochs(1))])
-def test_rules_with_scoring_passes_have_known_steps_where_those_are_exact(make, schedule):
+def test_rules_with_scoring_passes_have_known_steps(make, schedule):
     loader = loader_of(memory=make(), remember=False, exact=True, schedule=schedule)
     check_counts(loader)
-    with pytest.raises(TypeError, match="Percentile keeps is left to randomness: give exact=True"):
-        _ = loader_of(memory=make(), remember=False, schedule=schedule, exact=False).total_steps
+    check_counts(loader_of(memory=make(), remember=False, schedule=schedule, exact=False))
 
 
 @pytest.mark.filterwarnings("ignore:Schedule.* never selects:UserWarning")
@@ -169,10 +169,6 @@ UNKNOWN = {
             keep=1, schedule=Schedule(anneal=Annealing(last=0.5), warmup=Epochs(0)), exact=False
         ),
         "Percentile keeps is left to randomness",
-    ),
-    "infobatch": (
-        lambda: loader_of(memory=InfoBatch(0.5)),
-        r"InfoBatch draws is not known before the epoch begins: ask for len\(loader\) within the",
     ),
     "a list": (
         lambda: SelectiveLoader([torch.ones(4)], selector=Uniform(keep=0.5), pool=Pool(2)),
@@ -313,8 +309,7 @@ def test_progress_by_memory():
         for batch in loader:
             progress.append(loader.progress)
             loader.loss(batch["loss"])
-    of_all, of_half = torch.arange(8) / 8, torch.arange(4) / 4
-    expected = torch.cat([of_all, *(of_half + epoch for epoch in range(1, EPOCHS))]) / EPOCHS
+    expected = torch.arange(8 * EPOCHS) / (8 * EPOCHS)
     torch.testing.assert_close(torch.tensor(progress), expected)
     assert loader.progress == 1.0
     assert Percentile(keep=0.5).keep == 0.5

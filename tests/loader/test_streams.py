@@ -148,11 +148,12 @@ def test_nodes_of_torchdata_are_resumed_between_epochs_alone():
 
 def test_a_table_of_datasets_is_a_map_style_data_set():
     loader = DataLoader(table(), 8, shuffle=True)
-    loader = SelectiveLoader(loader, memory=Memory(0.5, warmup=Epochs(1)), epochs=4)
+    loader = SelectiveLoader(
+        loader, memory=Memory(0.5, warmup=Epochs(1)), epochs=4, shorter_epochs=True
+    )
     epochs = trained(loader, 4)
     assert [len(keys) for keys in epochs] == [48, 24, 24, 24]
     assert loader.stats.unread == 3 * 24
-    assert len(loader) == 3
 
 
 def test_processes_with_a_share_each_of_a_stream_read_their_own():

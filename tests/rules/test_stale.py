@@ -49,6 +49,7 @@ def test_an_epoch_between_passes_reads_and_forwards_the_chosen_alone(every):
         F.cross_entropy,
         memory=Stale(0.3, every=every, warmup=Epochs(0)),
         epochs=2 * every,
+        shorter_epochs=True,
     )
     stats, unread = loader.stats, 0
     for epoch in range(2 * every):

@@ -184,7 +184,9 @@ SILENT = {
     "a loss that is NaN": (in_epoch, VALUES, spoilt(torch.nan)),
     "losses of other examples": (in_epoch, VALUES, replaced(lambda values: values.roll(1, 0))),
     "weights in place of none": (in_epoch, ("draw", "reweights"), replaced(lambda flag: not flag)),
-    "a draw of others": (in_epoch, ("draw", "drawn", "bits"), replaced(lambda bits: bits.flip(0))),
+    "a draw of others": (
+        in_epoch, ("draw", "passes", 0, "drawn", "bits"), replaced(lambda bits: bits.flip(0))
+    ),
     "an index again": (
         by_losses, ("source", "rest", "indices"), replaced(lambda rest: rest[:1].expand_as(rest))
     ),
@@ -359,7 +361,8 @@ SETTINGS = [
     (Single, {"keep": None, "beta": 1.0}, {"beta": 2.0}),
     (Single, {"keep": None, "selector": TopK(keep=0.5)}, {"selector": TopK(keep=0.3)}),
     (SelectiveSampler, {"dataset": range(20), "rule": Memory(keep=0.5), "epochs": 4},
-     {"rule": Memory(keep=0.3), "shuffle": False, "seed": 1, "epochs": 8}),
+     {"rule": Memory(keep=0.3), "shuffle": False, "seed": 1, "epochs": 8,
+      "shorter_epochs": True}),
     (SelectiveSampler, {"dataset": range(20), "rank": 0, "world": 3},
      {"rank": 1, "world": 2, "dataset": range(21)}),
     (SelectiveLoader, {"loader": [1], "model": MODEL, "loss_fn": F.cross_entropy, "keep": 0.5,
@@ -367,7 +370,7 @@ SETTINGS = [
      {"keep": 0.3, "scorer": GradientBound(), "schedule": AT_ONCE, "epochs": 8, "pool": Pool(5),
       "exact": False, "on_nonfinite": "keep", "seed": 1}),
     (SelectiveLoader, {"loader": DataLoader(dataset(), 8), "epochs": 4, "memory": Memory()},
-     {"memory": Memory(keep=0.3)}),
+     {"memory": Memory(keep=0.3), "shorter_epochs": True}),
     (SelectiveLoader, {"loader": [1], "selector": Uniform(keep=0.5)},
      {"selector": Uniform(keep=0.3)}),
     (Pipelined, {"loader": [1], "model": MODEL, "loss_fn": F.cross_entropy},

@@ -118,7 +118,7 @@ class EpochDraw:
         self.sampled = NO_SAMPLER
         self._epoch = self._number = 0  # the current epoch, and the next pass
         self._expected = 0  # the epoch that comes after the one begun last
-        self._is_on = self._is_over = False
+        self._is_on, self._is_over = False, True
         self.requested, self.seconds = 0, 0.0
         self._read = self._before = 0  # this epoch's examples that came, and those before a batch
         self._passed = 0  # and of all, those that it came past

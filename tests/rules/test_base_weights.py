@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from reference import shared_probability
-from remembering import Numbered, plain, selective, spread
+from remembering import Numbered, by_rule, plain, selective, spread
+from resuming import check_resumes
 from selections import in_proportion
 from siftback import RS2, InfoBatch, Memory, NoiseGuard, SelectiveLoader, Stale
 from siftback.draws.percentile_draw import SORTED
@@ -297,6 +298,19 @@ def test_a_sampler_of_a_subset_draws_by_the_weights_of_its_examples():
             numbers += batch["number"].tolist()
         assert len(numbers) == (15 if epoch else 30)
         assert {40, 41, 42, 43, 44} <= set(numbers)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Memory(0.5, weights=STEEP, unbiased=True, warmup=Epochs(1)),
+        lambda: Memory(weights=EVEN, warmup=Epochs(1)),
+        lambda: RS2(0.5, replacement=True, weights=EVEN),
+    ],
+    ids=["fixed", "adaptive", "random"],
+)
+def test_stopping_anywhere_equals_never_stopping(make):
+    check_resumes(by_rule(make, lambda: plain(Numbered(spread(SIZE)), 5), epochs=4))
 
 
 def test_a_data_set_of_another_length_is_refused():

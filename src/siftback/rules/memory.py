@@ -97,7 +97,8 @@ class Memory(LastLossRule):
             multiple of all numbers of processes that the training is to run on, such as 960. Of
             each shard ``round(keep * N) // S`` are drawn (see `draw_in_shards`), and the draw does
             not depend on the number of processes. The share has to be fixed.
-        weights: float[N], base weights, finite and above 0, of any scale; see above.
+        weights: float[N], base weights, finite and above 0, of any scale; see above. A draw of a
+            fixed share then sorts all losses, however many: about 110 bytes per example.
         balance: In place of ``weights``, int[N], the label of each example: its base weight is 1
             over the number of examples of its class, so that classes are drawn equally often.
         unbiased: Whether the loss of an example that is drawn has the weight v above.

@@ -445,7 +445,8 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
             raise LossError(
                 f"{reduction} gives one number, and loader.watch needs one loss per example: "
                 "give it the loss function of PyTorch itself, with its options, or a function "
-                "that returns one loss for each example of a batch"
+                "that returns one loss for each example of a batch; a loss of the whole batch, "
+                "such as one of in-batch negatives, cannot be split into examples"
             )
         return losses
 

@@ -108,7 +108,7 @@ def open_source(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sou
             not known by index, or each of several processes would read all examples.
     """
     check_batches(loader)
-    if isinstance(loader, Dataset):
+    if isinstance(loader, Dataset) and not is_web_loader(loader):
         raise ConfigError(
             f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
         )
@@ -138,8 +138,15 @@ def no_indices(name: str, source: Source) -> str:
     """
     loader = source.loader
     kind = type(loader).__name__
+    dataset = getattr(loader, "dataset", None)
     if source.order_is_lost:
         why = f"the collate function gives examples in another order: {CARRY}"
+    elif is_web_loader(loader) or type(dataset).__module__.startswith("webdataset."):
+        why = (
+            "WebDataset reads samples as they lie in its shards: keep their numbers in the "
+            'batches, such as by .to_tuple("__key__", ...), and give Indexed(loader, index_of=fn), '
+            "where fn(batch) gives them, as in docs/guides/other_frameworks.md"
+        )
     elif isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
         why = (
             f"the {type(loader.dataset).__name__} is an IterableDataset: if it gives the same "
@@ -170,6 +177,12 @@ def no_indices(name: str, source: Source) -> str:
             "Indexed(loader, index_of=fn), where fn(batch) gives the indices of a batch"
         )
     return f"{name} needs the index of each example, and {why}"
+
+
+def is_web_loader(loader: Any) -> bool:
+    """Returns whether a loader is WebDataset's, which is an iterable data set too."""
+    # By name, as the library does not import it.
+    return any(kind.__name__ == "WebLoader" for kind in type(loader).__mro__)
 
 
 def size_owner(loader: Any) -> Any:

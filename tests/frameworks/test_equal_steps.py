@@ -1,0 +1,36 @@
+"""Eight training loops end where plain training does: steps, validations and learning rate."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from siftback import RS2, InfoBatch, Memory
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "loops" / "equal_steps.py"
+SPEC = importlib.util.spec_from_file_location("equal_steps", PATH)
+loops = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(loops)
+
+NEEDS = {
+    "Lightning": "lightning", "Hugging Face Trainer": "transformers", "Accelerate": "accelerate",
+    "Keras": "keras", "Ignite": "ignite", "skorch": "skorch",
+}  # fmt: skip
+RULES = {
+    "adaptive": Memory,
+    "fixed": lambda: Memory(keep=0.3),
+    "random": lambda: RS2(0.25),
+    "weighted": lambda: InfoBatch(0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("loop", loops.LOOPS)
+def test_a_loop_ends_where_plain_training_does(loop):
+    if loop in NEEDS:
+        pytest.importorskip(NEEDS[loop])
+    expected = loops.LOOPS[loop](None)
+    assert expected.steps == (20 if loop in ("timm's loop", *loops.ACCUMULATING) else 52)
+    assert expected.validations == loops.EPOCHS
+    for make in RULES.values():
+        assert loops.LOOPS[loop](make()) == expected

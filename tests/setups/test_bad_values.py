@@ -56,8 +56,9 @@ RIGHT = {
     "a dict": {"pad"}, "a dict of one": {"pad"}, "a generator": {"generator"},
     "a rule": {"memory", "rule"}, "a selector": {"selector"}, "a string": {"path"},
     "a digit": {"path"}, "int": {"indices", "labels", "rows", "scores"},
-    "bool": {"correct", "mask", "per_class"}, "float64": TENSORS, "half": TENSORS,
-    "on the graph": TENSORS, "fp8": TENSORS, "of nan": TENSORS, "empty": {"losses"},
+    "bool": {"correct", "mask", "per_class"}, "float64": TENSORS | {"weights"},
+    "half": TENSORS | {"weights"},
+    "on the graph": TENSORS, "fp8": TENSORS | {"weights"}, "of nan": TENSORS, "empty": {"losses"},
     **{name: {"loader"} for name in ITERABLE},
 }  # fmt: skip
 # What names an argument in an error, where that is not its name.

@@ -28,7 +28,7 @@ def errors(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         for label, group in runs.groupby("label", sort=False):
             baseline = label if label == TRADITIONAL else same_budget(runs, label)
             row = [task(comparison), f"1 in {times}", label, str(len(group))]
-            said = []
+            differences = []
             for kind in GROUPS:
                 name = f"test_error_{kind}"
                 row.append(f"{statistics.mean(group[name]):.2f}")
@@ -39,9 +39,9 @@ def errors(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 mean, low, high = interval(list(pairs[name] - pairs[f"{name}_base"]))
                 ends = None if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
                 row += [f"{mean:+.2f}", ends]
-                said.append(
+                differences.append(
                     f"{mean:+.2f} points in {kind} classes" + (f" ({ends})" if ends else "")
                 )
             sentence = f"{task(comparison)}, rare classes cut to 1 in {times}: {label} ends at "
-            sentence += f"{' and '.join(said)} beside Traditional of the same budget."
-            yield Finding(sentence if said else "", rows=[row])
+            sentence += f"{' and '.join(differences)} beside Traditional of the same budget."
+            yield Finding(sentence if differences else "", rows=[row])

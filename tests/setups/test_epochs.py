@@ -458,11 +458,6 @@ UNKNOWN = {
         ),
         "left to randomness: give exact=True",
     ),
-    "chance in a pass": (
-        lambda: by_batch(plain(Growing()), exact=False, memory=Stale(0.5), selector=None,
-                         keep=None),
-        "left to randomness: give exact=True",
-    ),
 }  # fmt: skip
 
 

@@ -233,9 +233,10 @@ def test_it_fits_every_width(opened, tmp_path, width):
 def test_on_paper_it_is_whole_and_light(opened, tmp_path):
     opened.emulate_media(color_scheme="dark")
     opened.emulate_media(media="print", color_scheme="dark")
-    opened.locator("[data-figure] .main-svg").last.wait_for()
-    figures = opened.locator("[data-figure]")
-    assert all(figure.locator(".main-svg").count() for figure in figures.all())
+    opened.wait_for_function(
+        "() => [...document.querySelectorAll('[data-figure]')]"
+        ".every(figure => figure.querySelector('.main-svg'))"
+    )
     text = opened.locator(f"{FIGURE} .chart").first.evaluate("chart => chart.layout.font.color")
     assert lightness(text) < 60
     assert not opened.locator(".bar").is_visible()

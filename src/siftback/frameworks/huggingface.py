@@ -42,8 +42,10 @@ from siftback.frameworks.step_selection import (
     StepSelection,
     count_drawn,
     count_schedule,
+    epochs_of_steps,
     rank_seed,
     replaced,
+    steps_of_epoch,
 )
 from siftback.frameworks.trained_loss import CheckTimes
 from siftback.losses.sequences import has_loss, head_losses, sequence_losses
@@ -355,7 +357,8 @@ class SelectiveTrainerMixin(Trainer):
             return super()._get_train_sampler(*args, **kwargs)
         settings, epochs = self.args, float(self.args.num_train_epochs)
         if settings.max_steps > 0:
-            epochs = settings.max_steps / self._steps_of_epoch()
+            accumulation = settings.gradient_accumulation_steps
+            epochs = epochs_of_steps(settings.max_steps, self._batches_of_epoch(), accumulation)
         self._selection = SelectiveSampler(
             cast(Any, self.train_dataset),
             self._rule,
@@ -367,14 +370,12 @@ class SelectiveTrainerMixin(Trainer):
         )
         return self._selection
 
-    def _steps_of_epoch(self) -> int:
-        """Returns how many steps an epoch has, for a rule."""
+    def _batches_of_epoch(self) -> int:
+        """Returns how many batches an epoch has in each process, for a rule."""
         settings, size = self.args, int(self._train_batch_size)
         examples: int = len(cast(Any, self.train_dataset)) // settings.world_size
         whole = examples // size
-        batches = whole if settings.dataloader_drop_last else math.ceil(examples / size)
-        steps: int = math.ceil(batches / settings.gradient_accumulation_steps)
-        return max(steps, 1)
+        return whole if settings.dataloader_drop_last else math.ceil(examples / size)
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own; with a rule its batches come with their examples' indices."""
@@ -403,7 +404,7 @@ class SelectiveTrainerMixin(Trainer):
         counted = count_schedule(
             self._schedule,
             count,
-            epochs=float(settings.num_train_epochs),
+            epochs=None if settings.max_steps > 0 else float(settings.num_train_epochs),
             max_steps=settings.max_steps,
             accumulation=settings.gradient_accumulation_steps,
             advice=f"and the train data set has no length: give {AT_ONCE}",
@@ -473,7 +474,9 @@ class SelectiveTrainerMixin(Trainer):
                 raise ConfigError(
                     "memory= resumes at its place in an epoch: leave ignore_data_skip out"
                 )
-            epoch, steps = divmod(self.state.global_step, self._steps_of_epoch())
+            batches, accumulation = self._batches_of_epoch(), self.args.gradient_accumulation_steps
+            of_epoch = steps_of_epoch(batches, accumulation)
+            epoch, steps = divmod(self.state.global_step, of_epoch)
             if steps:  # the Trainer skips what it trained on
                 self._selection.resume(epoch)
             vars(self.stats).update(state["stats"])

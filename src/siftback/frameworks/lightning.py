@@ -149,11 +149,13 @@ class SelectiveCallback(Callback):
             )
         if self._saved or not self._selection:
             batches, endless = trainer.num_training_batches, trainer.max_epochs == -1
+            # Steps that a module makes by hand may be of any number of batches.
+            ends_by_steps = endless or pl_module.automatic_optimization
             counted = count_schedule(
                 self._schedule,
                 None if batches == math.inf else batches,
                 epochs=None if endless else trainer.max_epochs,
-                max_steps=trainer.max_steps if endless else -1,
+                max_steps=trainer.max_steps if ends_by_steps else -1,
                 accumulation=trainer.accumulate_grad_batches,
                 advice=_GIVE_LENGTH,
             )

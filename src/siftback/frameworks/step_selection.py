@@ -132,7 +132,7 @@ def count_schedule(
         schedule: The schedule.
         batches: Of an epoch; None where they are not known.
         epochs: Of the whole training; None where they are not known.
-        max_steps: In place of ``epochs``; not above 0 where the training has none.
+        max_steps: Optimizer steps that end the training too; not above 0 where it has none.
         accumulation: Batches of a step.
         advice: Why the batches are not known, and what to do, for errors.
 
@@ -142,8 +142,33 @@ def count_schedule(
     if batches is None and not schedule.is_always_on:
         raise ConfigError(f"{schedule!r} needs the number of batches of an epoch, {advice}")
     if batches and max_steps > 0:
-        epochs = max_steps * accumulation / batches
+        of_steps = epochs_of_steps(max_steps, batches, accumulation)
+        epochs = of_steps if epochs is None else min(epochs, of_steps)
     return {"schedule": schedule, "epochs": epochs, "steps_per_epoch": batches}
+
+
+def steps_of_epoch(batches: int, accumulation: int) -> int:
+    """Returns the optimizer steps of an epoch, the last of which may have fewer batches.
+
+    >>> steps_of_epoch(11, accumulation=2)
+    6
+    """
+    return max(-(-batches // accumulation), 1)
+
+
+def epochs_of_steps(steps: int, batches: int, accumulation: int) -> float:
+    """Returns the epochs that a number of optimizer steps are, of which each epoch ends with one.
+
+    Args:
+        steps: Optimizer steps.
+        batches: Of an epoch.
+        accumulation: Batches of a step, where the epoch has as many left.
+
+    >>> epochs_of_steps(12, 11, accumulation=2), epochs_of_steps(3, 8, accumulation=2)
+    (2.0, 0.75)
+    """
+    whole, rest = divmod(steps, steps_of_epoch(batches, accumulation))
+    return whole + rest * accumulation / max(batches, 1)
 
 
 def rank_seed(seed: int, rank: int) -> int:

@@ -9,7 +9,11 @@ from siftback import Epochs, Memory, Schedule, Share
 from siftback.frameworks.step_selection import epochs_of_steps, steps_of_epoch
 
 FIRST_HALF = Schedule(warmup=Epochs(0), end=Share(0.5))
-EXAMPLES, BATCH, ACCUMULATION = 48, 8, 4  # 6 batches of an epoch, which are a step of 4 and one of 2
+EXAMPLES, BATCH, ACCUMULATION = (
+    48,
+    8,
+    4,
+)  # 6 batches of an epoch, which are a step of 4 and one of 2
 
 
 @pytest.mark.parametrize("batches", range(1, 14))

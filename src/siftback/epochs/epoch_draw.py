@@ -458,6 +458,7 @@ class EpochDraw:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the rule's state, the passes of this epoch, and what others are to know."""
+        self.losses.finish()
         # A pass in shards ends with its epoch, after which other processes may share them.
         passes = [] if self._shards and self._is_over else self.passes
         return {
@@ -547,6 +548,7 @@ class EpochDraw:
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
+        self.losses.forget()
         self.rule.load_state_dict(state["rule"])
         self.losses.claim()
         if self.losses.stream:

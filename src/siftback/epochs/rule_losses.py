@@ -1,19 +1,28 @@
 """The losses that training records, on their way to a rule, in one process or several."""
 
 import itertools
+from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from siftback.arguments import format_value
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.processes.exchange import RecordedLosses, exchange_losses, recorded_losses
-from siftback.rules.rule import EpochRule, check_predictions
+from siftback.host_reads import HostReads
+from siftback.processes.exchange import (
+    RecordedLosses,
+    exchange_losses,
+    join_records,
+    recorded_losses,
+)
+from siftback.rules.rule import EpochRule, check_prediction_types, check_predictions
 from siftback.state import Check, list_of, tuple_of
 from siftback.tables.example_rows import ExampleRows
 
 _UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
+_MOST_WAITING = 64  # batches
 
 
 class RuleLosses:
@@ -31,6 +40,7 @@ class RuleLosses:
         stream: The same.
         rows: The rows of examples in the rule's table; None where those are their indices.
         exchanges: Whether each process remembers what all record.
+        reads: Reads losses of a device, in the order of the steps, before they come here.
     """
 
     def __init__(
@@ -40,11 +50,14 @@ class RuleLosses:
         self.rows = stream or rule.shards
         self.exchanges = world > 1 and not rule.shards
         self._rank, self._turn = rank, _UNCLAIMED
+        self.reads = HostReads()
+        self._waiting: list[RecordedLosses] = []  # of batches that the rule is given in one call
+        self._is_giving = False
         self._recorded: list[RecordedLosses] = []  # since the last exchange
 
     def claim(self) -> None:
         """Has the rule's table be this training's; another one may not use it any more."""
-        self._turn = self.rule.table.claim()
+        self._turn = self.rule.table.claim(self.finish)
 
     def claim_once(self) -> None:
         """Claims the rule's table, as the first epoch begins.
@@ -91,7 +104,7 @@ class RuleLosses:
 
         Args:
             indices: int64[n], on the CPU. Of one that comes twice, the last loss counts.
-            losses: float32[n], on the CPU. What is not finite is left out.
+            losses: float[n], on any device. What is not finite is left out.
             epoch: The epoch in which they were trained on.
             correct: bool[n], for rules that need it.
             confidence: float[n], likewise.
@@ -105,46 +118,123 @@ class RuleLosses:
             raise LossError(
                 f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
             )
-        check_predictions(correct, confidence, losses)
         self._check_turn()
-        rows, losses = self.rows_of(indices), losses.detach().float().cpu()
-        correct = None if correct is None else correct.detach().cpu()
-        confidence = None if confidence is None else confidence.detach().float().cpu()
+        self.rows_of(indices)
+        check_prediction_types(correct, confidence, len(indices))
+        self.reads.add(partial(self.receive, indices, epoch), losses, correct, confidence)
+
+    def receive(
+        self,
+        indices: Tensor,
+        epoch: int,
+        losses: Tensor,
+        correct: Tensor | None,
+        confidence: Tensor | None,
+    ) -> None:
+        """Gives the rule losses that are on the host: at once, or with those of batches after them.
+
+        Args:
+            indices: As for `update`.
+            epoch: As for `update`.
+            losses: float32[n].
+            correct: As for `update`.
+            confidence: float32[n], or None.
+
+        Raises:
+            ConfigError: As for `update`.
+            LossError: As for `update`.
+        """
+        self._check_turn()
+        check_predictions(correct, confidence, losses)
+        if not self.rule.learns:
+            return
+        rows = self.rows_of(indices)
         record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
-        order, finite = indices.sort(stable=True), losses.isfinite()
+        if not self.rule.joins_updates or self._turn == _UNCLAIMED:
+            self._update(record)
+            return
+        if self._waiting and not self._waiting[-1].is_like(record):
+            self._give_waiting()
+        self._waiting.append(record)
+        if len(self._waiting) == _MOST_WAITING:
+            self._give_waiting()
+
+    def _give_waiting(self) -> None:
+        """Gives the rule the losses of the batches that wait, in one call if it can be."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        self._is_giving = True
+        try:
+            self._give(waiting)
+        finally:
+            self._is_giving = False
+
+    def _give(self, waiting: list[RecordedLosses]) -> None:
+        joined = join_records(waiting)
+        ordered = np.sort(joined.indices.numpy())
+        is_distinct = bool((ordered[1:] != ordered[:-1]).all())
+        if not (is_distinct and bool(joined.losses.isfinite().all())):
+            for record in waiting:
+                self._update(record)
+            return
+        self._learn(joined)
+        if self.exchanges:  # each by itself, so that a state does not depend on what was joined
+            self._recorded += waiting
+
+    def _update(self, record: RecordedLosses) -> None:
+        """Gives the rule the losses of one batch: the last one of each example that are finite."""
+        finite = record.losses.isfinite().nonzero().squeeze(1)
+        order = record.indices[finite].sort(stable=True)
         is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
-        if not bool(finite.all()) or not bool(is_last.all()):
-            finite = finite.nonzero().squeeze(1)
-            # Of an index that comes again, the last occurrence.
-            order = indices[finite].sort(stable=True)
-            is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
-            last = finite[order.indices[is_last].sort().values]
+        last = finite[order.indices[is_last].sort().values]
+        if len(last) < len(record.losses):
             record = record.take(last)
-        if self.rule.learns and len(record.losses):
-            self._learn(record, is_exchanged=self.exchanges)
+        if len(record.losses):
+            self._learn(record)
+            if self.exchanges:  # after the rule, which may refuse it
+                self._recorded.append(record)
+
+    def finish(self) -> None:
+        """Gives the rule all losses that were recorded, waiting for the device if need be.
+
+        Raises:
+            LossError: If a loop does not accept losses that are not finite, and one is not.
+        """
+        if self._is_giving:  # as the rule reads its own table
+            return
+        self.reads.finish()
+        self._give_waiting()
+
+    def forget(self) -> None:
+        """Drops the losses that the rule was not given yet."""
+        self.reads.forget()
+        self._waiting = []
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
         self._check_turn()
+        self.finish()
         record = RecordedLosses(True, epoch, self.rows_of(indices), scores)
-        self._learn(record, is_exchanged=self.exchanges)
+        self._learn(record)
+        if self.exchanges:
+            self._recorded.append(record)
 
-    def _learn(self, record: RecordedLosses, *, is_exchanged: bool) -> None:
-        """Gives the rule losses; those of this process are exchanged with the others."""
+    def _learn(self, record: RecordedLosses) -> None:
+        """Gives the rule losses or scores."""
         is_pass, epoch, rows, losses, correct, confidence = record
         if is_pass:
             cast(Any, self.rule).rescore(rows, losses, epoch)
         else:
             self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
-        if is_exchanged:  # after the rule, which may refuse it
-            self._recorded.append(record)
 
     def take_up_others(self) -> None:
-        """Gives the rule what other processes recorded since the last exchange.
+        """Gives the rule what this process recorded, and others since the last exchange.
 
         Workers that read ahead have a pass drawn before all losses of the one before are recorded.
         Of an example in both, the loss of the later pass counts, whichever process has it.
         """
+        self.finish()
         if not self.exchanges:
             return
         recorded, self._recorded = self._recorded, []
@@ -155,11 +245,12 @@ class RuleLosses:
             if later:
                 record = record.take(~torch.isin(record.indices, torch.cat(later)))
             if len(record.indices):
-                self._learn(record, is_exchanged=False)
+                self._learn(record)
 
     @property
     def recorded(self) -> list[tuple[Any, ...]]:
         """The losses that other processes are to know, for a state."""
+        self.finish()
         return [tuple(record) for record in self._recorded]
 
     @recorded.setter

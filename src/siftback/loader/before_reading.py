@@ -112,8 +112,10 @@ class DrawingPipeline(Pipeline):
                 stats.considered += batch.size
                 stats.kept += batch.size
                 if draw.reweights:
-                    weights = self._weights_of(batch).to(tree.device(batch.data))
-                    batch = replace(batch, weights=weights)
+                    weights = self._weights_of(batch)
+                    if bool((weights != 1).any()):
+                        weights = weights.to(tree.device(batch.data), non_blocking=True)
+                        batch = replace(batch, weights=weights)
             if self.known_steps is None and source.position == 0:
                 self.count_batches(epoch.number)  # what a sampler gives is known with its first
             source.position += 1

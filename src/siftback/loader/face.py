@@ -379,10 +379,11 @@ class SelectiveLoader:
         if reduced:
             return losses.reshape(())
         if weights is not None:
-            losses = losses * weights.to(losses.device)
-        if stays is not None:
-            losses = losses[stays]
-        return losses.mean() if len(losses) else losses.sum()  # of none, a zero
+            losses = losses * weights.to(losses.device, non_blocking=True)
+        if stays is None:
+            return losses.mean()
+        # Without an index, of whose length the host would wait to be told; of none, a zero.
+        return torch.where(stays, losses, 0).sum() / stays.sum().clamp(min=1)
 
     def record(
         self,
@@ -450,7 +451,7 @@ class SelectiveLoader:
         Raises:
             ConfigError: If the loop reads ahead, so that it could be that of several batches.
         """
-        return self._record.current("weights").weights
+        return self._record.current("weights").loss_weights()
 
     @property
     def indices(self) -> Tensor:

@@ -3,19 +3,24 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from siftback.arguments import check_flag
+from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.indices import check_indices
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
+from siftback.host_reads import HostReads
 from siftback.loader.selection import OnNonfinite
 from siftback.losses.per_example import LossFn, Reduction
 from siftback.rules.noise_guard import check_cross_entropy
+from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
 from siftback.tensor_arguments import is_dense
@@ -32,8 +37,10 @@ class PendingBatch:
     """A batch that training was given, and whose losses it may still record.
 
     Attributes:
-        weights: float32[b], its loss weights.
-        indices: int64[b], the dataset indices of its examples; None where unknown.
+        size: b, its number of examples.
+        device: That of its data.
+        weights: float32[b], their loss weights; None where all are 1.
+        indices: int64[b], their dataset indices; None where unknown.
         epoch: The epoch that it was given in.
         needs_weights: Whether its weights are to be applied.
         missing: The number of its examples without a recorded loss.
@@ -41,13 +48,21 @@ class PendingBatch:
         was_read: Whether its weights or indices were read.
     """
 
-    weights: Tensor
+    size: int
+    device: torch.device
+    weights: Tensor | None
     indices: Tensor | None
     epoch: int
     needs_weights: bool
     missing: int
     weights_used: bool = False
     was_read: bool = False
+
+    def loss_weights(self) -> Tensor:
+        """Returns float32[b], the loss weights of its examples, on the device of its data."""
+        if self.weights is None:
+            return torch.ones(self.size, device=self.device, dtype=torch.float32)
+        return self.weights
 
 
 class LossRecord:
@@ -70,8 +85,9 @@ class LossRecord:
 
     >>> record = LossRecord(None, "error", Stats(), attach=False, knows_indices=False)
     >>> for size in (2, 3):  # a loop that reads one batch ahead
-    ...     record.give(torch.ones(size), None, epoch=0, reweights=False)
-    >>> len(record.next(2).weights), len(record.next(3).weights)
+    ...     batch = Batch(torch.zeros(size), size)
+    ...     record.give(batch, epoch=0, reweights=False)
+    >>> record.next(2).size, record.next(3).size
     (2, 3)
     """
 
@@ -94,6 +110,7 @@ class LossRecord:
         self._rule_reweights: bool = getattr(rule, "reweights", False)
         self._queue: deque[PendingBatch] = deque()
         self._epoch = 0  # of the batch given last
+        self._reads = draw.losses.reads if draw else HostReads()
         self._nonfinite_batches = 0  # one after another
         self._guarded_calls = 0
         # Of losses of whole batches: their mean for each example in them, and their number.
@@ -106,12 +123,11 @@ class LossRecord:
         self._reweights = False  # any batch given
         self.recorded = self._without_losses = self._without_weights = 0
 
-    def give(self, weights: Tensor, indices: Tensor | None, epoch: int, reweights: bool) -> None:
+    def give(self, batch: Batch, epoch: int, reweights: bool) -> None:
         """Notes a batch that training is being given; it is past those that were used before it.
 
         Args:
-            weights: float32[b], its loss weights.
-            indices: int64[b], the dataset indices of its examples; None where unknown.
+            batch: The batch.
             epoch: The epoch that it is given in.
             reweights: Whether its weights must be applied.
 
@@ -129,8 +145,11 @@ class LossRecord:
                 break
             self._queue.popleft()
         needs_weights = reweights and not self._attach
-        batch = PendingBatch(weights, indices, epoch, needs_weights, len(weights))
-        self._queue.append(batch)
+        size, device = batch.size, tree.device(batch.data)
+        pending = PendingBatch(
+            size, device, batch.weights, batch.indices, epoch, needs_weights, missing=size
+        )
+        self._queue.append(pending)
         self._epoch, self._reweights = epoch, self._reweights or reweights
         self._without_losses += self.learns
         self._without_weights += needs_weights
@@ -143,6 +162,7 @@ class LossRecord:
         Raises:
             ConfigError: If none were.
         """
+        self._reads.finish()
         if not self.recorded:
             self.check_used(_FEW)
 
@@ -186,11 +206,10 @@ class LossRecord:
                 "the loader gave, or give indices= for other examples"
             )
         first = self._queue[0]
-        size = len(first.weights)
-        if count is not None and count != size:
+        if count is not None and count != first.size:
             raise LossError(
-                f"{count} losses were given, and the batch has {size} examples: give one loss for "
-                f"each, float[{size}], in the order of the batches"
+                f"{count} losses were given, and the batch has {first.size} examples: give one "
+                f"loss for each, float[{first.size}], in the order of the batches"
             )
         self._count_used(first, first.missing, apply_weights)
         return first
@@ -210,7 +229,8 @@ class LossRecord:
             if batch.missing > 0 and batch.indices is not None:
                 rows, positions = (batch.indices[:, None] == indices).nonzero().unbind(1)
                 if len(rows):
-                    weights[positions] = batch.weights.cpu()[rows]
+                    if batch.weights is not None:
+                        weights[positions] = batch.weights.cpu()[rows]
                     is_pending[positions] = True
                     self._count_used(batch, len(set(rows.tolist())), apply_weights)
             if bool(is_pending.all()):
@@ -274,7 +294,7 @@ class LossRecord:
                     "weights= are those of the examples in indices=: give both, or neither"
                 )
             batch = self.next(None if reduced else len(losses), apply_weights=apply_weights)
-            indices, epoch, count = batch.indices, batch.epoch, len(batch.weights)
+            indices, epoch, count = batch.indices, batch.epoch, batch.size
             if batch.needs_weights or (self._attach and self._reweights):
                 weights = batch.weights
         else:
@@ -293,15 +313,34 @@ class LossRecord:
                         "losses, so that their weights are not known: give weights= too, or call "
                         "loader.record(losses, indices=...), which applies none"
                     )
-        if not apply_weights or (weights is not None and not bool((weights != 1).any())):
+        if not apply_weights:
             weights = None
         will_weigh = self._reweights or self._rule_reweights
-        if reduced and apply_weights and (weights is not None or will_weigh):
+        if weights is not None and reduced:
+            will_weigh |= bool((weights != 1).any())
+        if reduced and apply_weights and will_weigh:
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"
             )
-        values = losses.detach().float().cpu()
+        if self.learns:
+            check_prediction_types(correct, confidence, count)
+        take = partial(self._take, indices, epoch, count, reduced)
+        self._reads.add(take, losses, correct, confidence)
+        drops = self.on_nonfinite == "drop" and not reduced
+        return weights, losses.detach().isfinite() if drops else None
+
+    def _take(
+        self,
+        indices: Tensor | None,
+        epoch: int,
+        count: int,
+        reduced: bool,
+        values: Tensor,
+        correct: Tensor | None,
+        confidence: Tensor | None,
+    ) -> None:
+        """Judges losses that have come from the device, and gives them to the rule."""
         values = values.reshape(()).expand(count) if reduced else values
         finite = values.isfinite()
         all_finite = bool(finite.all())
@@ -312,12 +351,11 @@ class LossRecord:
         if self.learns and indices is not None:
             if reduced and all_finite:
                 values = self._average(self._draw.losses.rows_of(indices), values)
-            self._draw.losses.update(indices, values, epoch, correct=correct, confidence=confidence)
-        drops = self.on_nonfinite == "drop" and not all_finite and not reduced
-        return weights, finite.to(losses.device) if drops else None
+            self._draw.losses.receive(indices, epoch, values, correct, confidence)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the means of losses of whole batches."""
+        self._reads.finish()
         means = self._means.state_dict() if self.has_means else None
         return {"averages": self.has_means, "means": means}
 
@@ -340,6 +378,7 @@ class LossRecord:
     @property
     def has_means(self) -> bool:
         """Whether there are means of losses of whole batches."""
+        self._reads.finish()
         return len(self._means) > 0
 
     def _check_losses(self, losses: Any, reduced: bool) -> None:
@@ -460,14 +499,16 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
             return value
         with torch.no_grad():
             losses = losses_of(*arguments, **options)
-        weights, finite = record.record(losses)
-        if weights is None and finite is None:
+        weights, stays = record.record(losses)
+        if stays is not None and bool(stays.all()):  # here the host waits for the losses
+            stays = None
+        if weights is None and stays is None:
             return value
         terms = reduction.terms(*arguments, **options)
         if not reduction.is_known:
             reduction.check(value, terms, *arguments, **options)
-        stays = torch.ones_like(losses, dtype=torch.bool) if finite is None else finite
-        rows = stays.nonzero().squeeze(1)
+        rows = torch.arange(len(losses), device=losses.device)
+        rows = rows if stays is None else rows[stays]
         return reduction.reduce(terms, rows, weights, *arguments, **options)
 
     return mean_of_examples if reduction.name == "none" else watched

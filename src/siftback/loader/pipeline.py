@@ -327,9 +327,8 @@ class Pipeline(ABC):
             epoch: The epoch that it is given in.
             ready: Batches that are made already, and come after it.
         """
-        weights = batch.loss_weights()
         self.stats.released += batch.size
-        self.record.give(weights, batch.indices, self.pass_of(epoch), self.reweights)
+        self.record.give(batch, self.pass_of(epoch), self.reweights)
         epoch.batches += 1
         selection = self.selection
         if selection and selection.follows_steps:
@@ -337,7 +336,7 @@ class Pipeline(ABC):
             self._after_step = [partial(follow, losses, selection.model, batch.data)]
         self.done = self.done_next
         self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
-        return batch.with_columns(weights) if self.attach else batch.data
+        return batch.with_columns(batch.loss_weights()) if self.attach else batch.data
 
     def pass_of(self, epoch: Epoch) -> int:
         """Returns which pass over the data a batch that is given in an epoch is of."""

@@ -44,6 +44,26 @@ class RecordedLosses(NamedTuple):
         taken: Any = (value[rows] if isinstance(value, Tensor) else value for value in self)
         return RecordedLosses(*taken)
 
+    def is_like(self, other: "RecordedLosses") -> bool:
+        """Returns whether another's are of the same pass and kind, so that both can be joined."""
+        kinds = [
+            (r.is_pass, r.epoch, r.correct is None, r.confidence is None) for r in (self, other)
+        ]
+        return kinds[0] == kinds[1]
+
+
+def join_records(records: list[RecordedLosses]) -> RecordedLosses:
+    """Joins records of the same pass and kind, at least one.
+
+    >>> first = RecordedLosses(False, 0, torch.tensor([3]), torch.tensor([0.5]))
+    >>> join_records([first, first._replace(indices=torch.tensor([1]))]).indices
+    tensor([3, 1])
+    """
+    first = records[0]
+    columns = zip(*(record[2:] for record in records), strict=True)
+    joined: Any = (None if c[0] is None else torch.cat(c) for c in columns)
+    return RecordedLosses(first.is_pass, first.epoch, *joined)
+
 
 def exchange_losses(records: list[RecordedLosses]) -> list[list[RecordedLosses]]:
     """Returns the records of all processes, by rank. All processes must call it.

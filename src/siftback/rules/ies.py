@@ -63,6 +63,7 @@ class IES(EpochRule):
     tensor([1., 0., 1.])
     """
 
+    updates_by_example = True
     setting_names = ("threshold", "window", "keep")
 
     def __init__(

@@ -70,6 +70,8 @@ class EpochRule(Stateful, ABC):
             and with which confidence; likewise.
         needs_passes: Whether scoring passes refresh it, see `RefreshedRule`.
         learns: Whether it learns from the losses of training: it overrides `update`.
+        updates_by_example: Whether `update` treats each example by itself, so that it may be called
+            with the losses of several batches at once. The class that defines it says so.
         takes_weights: Whether its draws can have base weights; of an instance.
         guard: Holds back examples whose label is probably wrong; None in most rules.
         selector: Selects in a scoring pass; None where there are none.
@@ -89,6 +91,7 @@ class EpochRule(Stateful, ABC):
     """
 
     reweights = False
+    updates_by_example = False
     needs_predictions = False
     needs_passes = False
     takes_weights = False
@@ -121,6 +124,12 @@ class EpochRule(Stateful, ABC):
                 f"shards={shards} and a table in {self.table.path}: give one of them, as a state "
                 "of shards holds their values, and a state of a file does not"
             )
+
+    @property
+    def joins_updates(self) -> bool:
+        """Whether `update` may be called with the losses of several batches of one pass at once."""
+        owner = next(kind for kind in type(self).__mro__ if "update" in vars(kind))
+        return self.guard is None and bool(vars(owner).get("updates_by_example"))
 
     @property
     def examples(self) -> int:
@@ -300,6 +309,7 @@ class EpochRule(Stateful, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the settings, the values remembered, each member's state and each field."""
+        self.table.finish()  # before the members, which learn from the same losses
         table = self.shards.state_of(self.values) if self.shards else self.table.state_dict()
         return seal({**super().state_dict(), "table": table})
 
@@ -360,6 +370,8 @@ class LastLossRule(EpochRule):
     Raises:
         ConfigError: If one of them is out of range, or both ``shards`` and a guard are given.
     """
+
+    updates_by_example = True
 
     def __init__(
         self,
@@ -576,6 +588,28 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     return table
 
 
+def check_prediction_types(correct: Any, confidence: Any, count: int) -> None:
+    """Checks the types and shapes of what a loop says of the predictions of n examples.
+
+    Args:
+        correct: bool[n], whether each was predicted correctly; None where it was not passed.
+        confidence: float[n], the probability of each prediction, likewise.
+        count: n.
+
+    Raises:
+        LossError: If they are of another type or shape.
+    """
+    for name, values, kind, meaning in (
+        ("correct", correct, "bool", "whether each example was predicted correctly"),
+        ("confidence", confidence, "float", "the probability of each prediction"),
+    ):
+        fits = isinstance(values, Tensor) and values.shape == (count,)
+        fits = fits and (values.is_floating_point() if kind == "float" else values.dtype == torch.bool)
+        if values is not None and not fits:
+            expected = f"{meaning}, {kind}[{count}]"
+            raise LossError(f"{name}={format_value(values)}: give {expected}")
+
+
 def check_predictions(correct: Any, confidence: Any, losses: Tensor) -> None:
     """Checks what a loop says of the predictions of some examples.
 
@@ -587,17 +621,7 @@ def check_predictions(correct: Any, confidence: Any, losses: Tensor) -> None:
     Raises:
         LossError: If they are of another type or shape, or a probability is outside [0, 1].
     """
-    for name, values, kind, meaning in (
-        ("correct", correct, "bool", "whether each example was predicted correctly"),
-        ("confidence", confidence, "float", "the probability of each prediction"),
-    ):
-        is_tensor = isinstance(values, Tensor) and values.shape == losses.shape
-        fits = is_tensor and values.dtype == torch.bool
-        if kind == "float":
-            fits = is_tensor and values.is_floating_point()
-        if values is not None and not fits:
-            expected = f"{meaning}, {kind}[{len(losses)}]"
-            raise LossError(f"{name}={format_value(values)}: give {expected}")
+    check_prediction_types(correct, confidence, len(losses))
     if confidence is None:
         return
     fits = (confidence >= 0) & (confidence <= 1 + 1e-2)  # rounded in half precision

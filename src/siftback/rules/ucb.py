@@ -81,6 +81,8 @@ class UCB(EpochRule):
 
     setting_names = ("keep", "c", "decay", "every")
 
+    updates_by_example = True
+
     def __init__(
         self,
         keep: float = 0.5,

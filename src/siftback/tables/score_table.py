@@ -1,6 +1,7 @@
 """Values remembered for each example of a data set."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class ScoreTable:
         rows = check_integer("rows", rows, 0)
         self.columns = check_integer("columns", columns, 0)
         self.turn = 0
+        self._finish_training: Callable[[], None] = _do_nothing
         self._file = None if path is None else TableFile(_checked_path(path), self.columns)
         self._room = torch.empty(0, self.columns, dtype=torch.float32)  # its first rows are in use
         self._rows = 0
@@ -89,14 +91,23 @@ class ScoreTable:
         """The file; None of a table in memory."""
         return self._file.path if self._file else None
 
-    def claim(self) -> int:
+    def claim(self, finish: Callable[[], None] | None = None) -> int:
         """Begins the turn of a training that is to be the only one to use this table from now on.
+
+        Args:
+            finish: Records what the training has not recorded yet. It is called before values are
+                read or written, so that they are always those of all losses until then.
 
         Returns:
             Its number. The training goes on only while `turn` is this number.
         """
-        self.turn += 1
+        self.finish()
+        self.turn, self._finish_training = self.turn + 1, finish or _do_nothing
         return self.turn
+
+    def finish(self) -> None:
+        """Has the training that uses this table record all losses that it has, see `claim`."""
+        self._finish_training()
 
     @property
     def values(self) -> Tensor:
@@ -104,6 +115,7 @@ class ScoreTable:
 
         Writing to it changes the table in memory; to one in a file, write by `record`.
         """
+        self.finish()
         return self._room[: self._rows]
 
     def scores(self) -> Tensor:
@@ -127,6 +139,7 @@ class ScoreTable:
                 of scores, for each.
             ConfigError: If there is no such column.
         """
+        self.finish()
         columns = slice(0, self.columns)
         if column is not None:
             if check_integer("column", column, 0) >= self.columns:
@@ -178,6 +191,7 @@ class ScoreTable:
 
     def flush(self) -> None:
         """Flushes a mapped file to disk; does nothing for a table in memory."""
+        self.finish()
         if self._file:
             self._file.flush()
 
@@ -187,6 +201,7 @@ class ScoreTable:
         Raises:
             StateError: If a table in a file was written to other than by `record`.
         """
+        self.finish()
         return seal(self._file.state_dict() if self._file else {"values": self.values.clone()})
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -240,6 +255,10 @@ class ScoreTable:
         starts = range(0, self._rows, _CHUNK)
         for start, values in zip(starts, state["values"].split(_CHUNK), strict=False):
             self.record(torch.arange(start, start + len(values)), values)
+
+
+def _do_nothing() -> None:
+    """Stands where no training has anything to record."""
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:

@@ -90,9 +90,8 @@ class HostReads:
 def _copy(tensor: Tensor) -> Tensor:
     """Returns a copy on the host, which is there once what is queued on the device is done."""
     dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    is_on_device = tensor.device.type != "cpu"
-    copy = torch.empty(tensor.shape, dtype=dtype, pin_memory=is_on_device)
-    return copy.copy_(tensor.detach(), non_blocking=is_on_device)
+    copy = torch.empty(tensor.shape, dtype=dtype, pin_memory=tensor.device.type != "cpu")
+    return copy.copy_(tensor.detach(), non_blocking=True)
 
 
 def _record_event(device: torch.device) -> torch.Event:

@@ -5,9 +5,12 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from siftback.batches.generators import Generators
@@ -191,21 +194,30 @@ def is_plain(batches: object) -> bool:
     )
 
 
-def integers(keys: list[Any]) -> list[int] | None:
-    """Returns a sampler's keys as Python's integers; None where there is another key."""
+def index_tensor(keys: list[Any]) -> Tensor | None:
+    """Returns int64[n], a sampler's keys; None where one is not an integer.
+
+    >>> index_tensor([3, True]), index_tensor([0.5])
+    (tensor([3, 1]), None)
+    """
+    with suppress(TypeError, ValueError, RuntimeError):
+        # NumPy reads a list of integers several times as fast as PyTorch.
+        array = np.array(keys)
+        if array.dtype == np.int64 and array.ndim == 1:
+            return torch.from_numpy(array)
     try:
-        return [operator.index(key) for key in keys]
+        return torch.tensor([operator.index(key) for key in keys], dtype=torch.int64)
     except TypeError:
         return None
 
 
 def packed(batches: list[list[Any]]) -> Any:
     """Index lists as two tensors, which take a fraction of their room."""
-    flat = integers([index for batch in batches for index in batch])
-    if flat is None:
+    indices = index_tensor([index for batch in batches for index in batch])
+    if indices is None:
         return batches
     sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
-    return {"indices": torch.tensor(flat, dtype=torch.int64), "sizes": sizes}
+    return {"indices": indices, "sizes": sizes}
 
 
 def check_packed(name: str, value: Any) -> None:

@@ -27,7 +27,7 @@ from siftback.batches.order import (
     check_packed,
     data_loader_of,
     has_indices_within,
-    integers,
+    index_tensor,
     is_plain,
     is_trackable,
     keeps_order,
@@ -395,11 +395,8 @@ class Source:
             if self.is_ordered and has_indices_within(self.loader):
                 self._check_requested(indices, requested)
         elif size == count:  # a collate function may leave some out
-            positions = requested if {*map(type, requested)} <= {int} else integers(requested)
-            if positions is None:
-                self.has_keys = True
-            else:
-                indices = torch.tensor(positions, dtype=torch.int64)
+            indices = index_tensor(requested)
+            self.has_keys |= indices is None
         if self.order_is_lost:
             indices = None
         return Batch(data, size, indices, scores=scores, lists=lists, requested=count)

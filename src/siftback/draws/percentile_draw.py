@@ -5,6 +5,7 @@ from torch import Tensor
 
 from siftback.draws.exact_draw import draw_exactly
 from siftback.draws.histogram_draw import draw_in_blocks, tied_probabilities
+from siftback.sorting import sort_values
 
 SORTED = 1 << 22
 """Up to how many scores are sorted; more are drawn by a histogram, in blocks."""
@@ -34,7 +35,7 @@ def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tenso
     """
     if not len(scores):
         return scores.double()
-    ordered, order = scores.sort()
+    ordered, order = sort_values(scores)
     last = (ordered[1:] != ordered[:-1]).nonzero().squeeze(1) + 1
     ends = torch.cat((last, last.new_tensor([len(scores)])))
     sizes = ends.diff(prepend=ends.new_zeros(1))

@@ -606,6 +606,8 @@ class EpochDraw:
 
 def _weights_in(drawn: Pass, rows: Tensor) -> Tensor:
     """Returns float32[n], the loss weights of rows in a pass; 1 for what came after its draw."""
+    if not len(rows) or int(rows.max()) < len(drawn.weights):
+        return drawn.weights[rows].float()
     known = rows < len(drawn.weights)
     weights = torch.ones(len(rows), dtype=torch.float32)
     weights[known] = drawn.weights[rows[known]].float()

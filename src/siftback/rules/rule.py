@@ -604,7 +604,9 @@ def check_prediction_types(correct: Any, confidence: Any, count: int) -> None:
         ("confidence", confidence, "float", "the probability of each prediction"),
     ):
         fits = isinstance(values, Tensor) and values.shape == (count,)
-        fits = fits and (values.is_floating_point() if kind == "float" else values.dtype == torch.bool)
+        fits = fits and (
+            values.is_floating_point() if kind == "float" else values.dtype == torch.bool
+        )
         if values is not None and not fits:
             expected = f"{meaning}, {kind}[{count}]"
             raise LossError(f"{name}={format_value(values)}: give {expected}")

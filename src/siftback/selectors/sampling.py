@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from siftback.selectors.selection import Selection, unweighted
+from siftback.sorting import sort_values
 
 # Used in place of a probability of 0, so that k examples can always be kept.
 _LEAST = 1e-12
@@ -91,7 +92,7 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     points = torch.ceil((ends * (count / ends[-1]) - start).clamp(min=0))  # left of each end
     hits = points.diff(prepend=points.new_zeros(1))
     # By rounding, an interval of about 1 may hold no point or two: `topk` still keeps exactly k.
-    return order[hits.topk(count).indices].sort().values
+    return sort_values(order[hits.topk(count).indices])[0]
 
 
 def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
@@ -107,7 +108,8 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     >>> inclusion_probabilities(torch.tensor([0.1, 0.2, 0.9]), 2)
     tensor([0.3333, 0.6667, 1.0000])
     """
-    ordered, order = precise(probabilities).clamp(min=_LEAST).sort(descending=True)
+    values = precise(probabilities).clamp(min=_LEAST)
+    ordered, order = (part.flip(0) for part in sort_values(values))
     certain = torch.arange(len(ordered), device=ordered.device)
     # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the
     # first for which the largest of them stays within 1.

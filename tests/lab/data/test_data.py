@@ -39,6 +39,7 @@ COLUMNS = {
     "cifar100": ("img", "fine_label", (32, 32, 3)),
     "svhn": ("image", "label", (32, 32, 3)),
     "fashion_mnist": ("image", "label", (28, 28)),
+    "gtsrb": ("image", "label", (32, 32, 3)),
 }
 
 
@@ -55,6 +56,10 @@ def write_set(
         cells = [{"bytes": png(image), "path": None} for image in pixels]
         kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
         table = pa.table({column: pa.array(cells, kind), label: labels})
+        if group := PUBLISHED[name].group:
+            table = table.append_column(
+                group, pa.array(1000 * labels + random.integers(2, size=rows))
+            )
         features = {
             column: {"_type": "Image"},
             label: {"_type": "ClassLabel", "names": names_of(name)},
@@ -230,7 +235,7 @@ def test_without_a_network_the_error_says_what_to_put_where(monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_local")
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("name", [name for name in COLUMNS if PUBLISHED[name].repository])
 def test_the_hubs_copy_is_read_the_same(name, places, monkeypatch):
     datasets = pytest.importorskip("datasets")
     expected = write_set(places / "elsewhere", name)
@@ -254,6 +259,38 @@ def test_the_hubs_copy_is_read_the_same(name, places, monkeypatch):
     assert asked == [(PUBLISHED[name].repository, *config)]
 
 
+@pytest.mark.usefixtures("nothing_local")
+def test_a_set_that_the_hub_lacks_says_which_files_to_put_where():
+    with pytest.raises(ConfigError, match=r"gtsrb/train-\*.*image, label, track.*SIFTBACK_DATA"):
+        load("gtsrb")
+
+
+def test_examples_of_a_group_are_held_out_together(places):
+    write_set(places / "data", "gtsrb", shards={"train-0": 90, "train-1": 30, "test-0": 4})
+    whole = load("gtsrb")
+    groups = {image.numpy().tobytes(): int(g) for image, g in groups_of(whole)}
+    assert len({*groups.values()}) > 15
+    for n in (1, 20, 60):
+        data = load("gtsrb", validation=n)
+        trained = {int(group) for group in data.groups}
+        tested = {groups[image.numpy().tobytes()] for image in data.test_inputs}
+        assert trained | tested == {*groups.values()}
+        assert not trained & tested
+        assert len(data.train_labels) + len(data.test_labels) == 120
+        largest = int(whole.group_numbers.bincount().max())
+        assert n <= len(data.test_labels) < n + largest
+    with pytest.raises(
+        ConfigError, match=r"validation=119: whole groups of gtsrb .* all of its 120"
+    ):
+        load("gtsrb", validation=119)
+    assert all(groups[image.numpy().tobytes()] == g for image, g in groups_of(load("gtsrb", 50)))
+
+
+def groups_of(data: ImageData) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    assert data.groups is not None
+    return [*zip(data.train_inputs, data.groups, strict=True)]
+
+
 def test_svhn_has_an_extra_part(places):
     shards = {"train-0": 5, "extra-0": 6, "extra-1": 3, "test-0": 4}
     expected = write_set(places / "data", "svhn", shards=shards)
@@ -269,8 +306,9 @@ def test_svhn_has_an_extra_part(places):
 def test_every_set_has_a_column_a_count_and_a_place():
     assert {*COLUMNS, "svhn+extra", "imdb", "sst2"} == {*PUBLISHED}
     assert {name for name in NAMES if ":" not in name} == {"digits", *PUBLISHED, "tinyshakespeare"}
-    assert {name: PUBLISHED[name].classes for name in COLUMNS} == {
-        name: 100 if name == "cifar100" else 10 for name in COLUMNS
+    assert {name: PUBLISHED[name].classes for name in COLUMNS} == dict.fromkeys(COLUMNS, 10) | {
+        "cifar100": 100,
+        "gtsrb": 43,
     }
     assert PUBLISHED["svhn"].augmentation == Augment()
 
@@ -323,6 +361,21 @@ def rows(data: ImageData) -> set[bytes]:
 def test_limits_out_of_range_are_refused(n):
     with pytest.raises(ConfigError, match="from 1 to 1437"):
         load("digits", train_limit=n)
+
+
+@pytest.mark.usefixtures("real_data")
+def test_no_track_of_signs_is_in_two_splits():
+    whole, data = load("gtsrb"), load("gtsrb", validation=5000)
+    assert whole.train_inputs.shape == (39_209, 3, 32, 32)
+    assert whole.test_inputs.shape == (12_630, 3, 32, 32)
+    tracks = int(whole.group_numbers.max()) + 1
+    assert tracks == 1307
+    assert (whole.groups // 1000 == whole.train_labels).all()
+    trained = len(data.groups.unique())
+    # A track has 30 frames, or 29: what is held out is whole tracks.
+    assert len(data.test_labels) == 30 * (tracks - trained)
+    assert 5000 <= len(data.test_labels) < 5030
+    assert (data.train_labels.bincount() >= 30).all()
 
 
 @pytest.mark.usefixtures("real_data")

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,6 +55,9 @@ class DataSet(ABC):
         kind: The kind of its examples.
         true_labels: int64 [N], the training labels before some of them were made wrong; None where
             none are known to be.
+        groups: int64 [N], the group of each training example, such as the video that a frame is of.
+            Examples of a group are much alike, and none is held out while another is trained on.
+            None where each example stands alone.
         tokens_per_character: Of the text to test on, for language; None for the others.
     """
 
@@ -66,6 +70,7 @@ class DataSet(ABC):
     _: KW_ONLY
     kind: Kind
     true_labels: Tensor | None = None
+    groups: Tensor | None = None
     tokens_per_character: float | None = None
 
     @property
@@ -84,6 +89,16 @@ class DataSet(ABC):
         true = self.train_labels if self.true_labels is None else self.true_labels
         return self.train_labels != true
 
+    @property
+    def group_numbers(self) -> Tensor:
+        """The group of each training example by its number, from 0: int64 [N].
+
+        An example that stands alone is a group.
+        """
+        if self.groups is None:
+            return torch.arange(len(self.train_labels))
+        return torch.from_numpy(np.unique(self.groups.numpy(), return_inverse=True)[1])
+
     def subset(self, indices: Tensor) -> Self:
         """Returns these training examples alone, int64[k]; the unit of costs stays."""
         return replace(
@@ -91,6 +106,7 @@ class DataSet(ABC):
             train_inputs=self.train_inputs[indices],
             train_labels=self.train_labels[indices],
             true_labels=None if self.true_labels is None else self.true_labels[indices],
+            groups=None if self.groups is None else self.groups[indices],
         )
 
     def with_test(self, other: Self, indices: Tensor) -> Self:

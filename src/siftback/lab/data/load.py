@@ -54,6 +54,8 @@ PUBLISHED = {
         Augment(padding=2, flip=True),
         channels=1,
     ),
+    # A mirrored sign is another or none. The hub's copies have no tracks.
+    "gtsrb": Published("", 39_209, ("image",), Augment(padding=2), classes=43, group="track"),
     "imdb": Published("stanfordnlp/imdb", 25_000, ("text",), names=SENTIMENT, length=192),
     "sst2": Published("SetFit/sst2", 6_920, ("sentence", "text"), names=SENTIMENT, length=64),
 }
@@ -135,10 +137,12 @@ def check_labels(data: DataSet) -> None:
 def hold_out(data: Data, n: int) -> Data:
     """Takes ``n`` training examples for the test set, class-balanced, the same in every run.
 
-    The test set's own examples are left aside, so that settings can be chosen without them.
+    The test set's own examples are left aside, so that settings can be chosen without them. Where
+    examples have groups, whole groups are taken, the fewest that hold ``n`` examples.
 
     Raises:
-        ConfigError: For ``n`` below 1 or not below the number of training examples.
+        ConfigError: For ``n`` below 1 or not below the number of training examples, or where the
+            groups that hold as many are all.
 
     >>> data = hold_out(load("digits"), 100)
     >>> len(data.train_labels), data.test_labels.bincount().tolist()
@@ -147,10 +151,20 @@ def hold_out(data: Data, n: int) -> Data:
     available = len(data.train_labels)
     if not 1 <= n < available:
         raise ConfigError(f"validation={n}: give an integer from 1 to {available - 1}")
-    rows = draw_balanced(data, n)
-    training = torch.ones(available, dtype=torch.bool)
-    training[rows] = False
-    return data.subset(training.nonzero().flatten()).with_test(data, rows)
+    numbers = data.group_numbers
+    sizes = numbers.bincount()
+    rows = torch.arange(available)
+    first = torch.full_like(sizes, available).scatter_reduce(0, numbers, rows, "amin")
+    order = balanced_order(data.train_labels[first])
+    taken = torch.zeros(len(sizes), dtype=torch.bool)
+    taken[order[: 1 + int(torch.searchsorted(sizes[order].cumsum(0), n))]] = True
+    held_out = taken[numbers]
+    if held_out.all():
+        raise ConfigError(
+            f"validation={n}: whole groups of {data.name} that hold as many are all of its "
+            f"{available} examples: give fewer"
+        )
+    return data.subset(rows[~held_out]).with_test(data, rows[held_out])
 
 
 def limit(data: Data, n: int) -> Data:
@@ -168,7 +182,7 @@ def limit(data: Data, n: int) -> Data:
     available = len(data.train_labels)
     if not 1 <= n <= available:
         raise ConfigError(f"train_limit={n}: give an integer from 1 to {available}")
-    return data.subset(draw_balanced(data, n))
+    return data.subset(balanced_order(data.train_labels)[:n].sort().values)
 
 
 def flip(data: Data, share: float) -> Data:
@@ -247,17 +261,20 @@ def rare_classes(classes: int) -> int:
     return max(1, round(0.3 * classes))
 
 
-def draw_balanced(data: DataSet, n: int) -> Tensor:
-    """Draws n training examples, evenly from all classes: their indices, ascending."""
+def balanced_order(labels: Tensor) -> Tensor:
+    """Draws an order of examples of which each beginning has the classes evenly: int64 [N].
+
+    Args:
+        labels: int64 [N]; of language, which has no classes, int64 [N, T].
+    """
     import pandas as pd
 
-    generator = torch.Generator().manual_seed(SUBSET_SEED)
-    order = torch.randperm(len(data.train_labels), generator=generator)
-    if data.kind != "language":
-        labels = data.train_labels[order].numpy()
-        rank = pd.Series(labels).groupby(labels).cumcount()  # within its class
-        order = order[torch.from_numpy(np.lexsort((labels, rank)))]
-    return order[:n].sort().values
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
+    if labels.ndim == 1:
+        drawn = labels[order].numpy()
+        rank = pd.Series(drawn).groupby(drawn).cumcount()  # within its class
+        order = order[torch.from_numpy(np.lexsort((drawn, rank)))]
+    return order
 
 
 def load_digits() -> ImageData:
@@ -292,7 +309,8 @@ def read_named(name: str, max_tokens: int | None) -> DataSet:
         length = max_tokens or published.length
         return texts.read_texts(source, name, f"{name}-{length}", length)
     splits = read_images(source, name, None)
-    return image_data(name, splits, source.names, published.augmentation)
+    data = image_data(name, splits, source.names, published.augmentation)
+    return replace(data, groups=source.groups)
 
 
 def read_address(address: Address, max_tokens: int | None) -> DataSet:

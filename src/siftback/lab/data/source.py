@@ -54,6 +54,7 @@ class EncodedSet(NamedTuple):
         files: The files that are read; empty where all is in memory.
         options: Further words that decide what is read.
         is_text: Whether inputs are texts, and not images.
+        groups: As those of a `DataSet`; None where each example stands alone.
     """
 
     name: str
@@ -63,13 +64,14 @@ class EncodedSet(NamedTuple):
     files: Sequence[Path]
     options: Sequence[str] = ()
     is_text: bool = False
+    groups: Tensor | None = None
 
 
 class Published(NamedTuple):
     """A data set that is read by its name.
 
     Attributes:
-        repository: Its repository on the hub.
+        repository: Its repository on the hub; empty where the hub has no copy with these columns.
         examples: Number of examples to train on.
         columns: Names that the column of images or texts may have.
         augmentation: Augmentation that is known to help it.
@@ -81,6 +83,7 @@ class Published(NamedTuple):
         train: Splits to train on.
         folder: Name of its folder; the set's where empty.
         length: The most tokens of a text.
+        group: Name of the column of groups; empty where each example stands alone.
     """
 
     repository: str
@@ -95,6 +98,7 @@ class Published(NamedTuple):
     train: tuple[str, ...] = ("train",)
     folder: str = ""
     length: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True)

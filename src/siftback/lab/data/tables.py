@@ -129,6 +129,14 @@ def open_published(name: str, published: Published) -> EncodedSet:
         names = published.names or tuple(feature.get("names", ()))
     for columns in (published.columns, (published.label,)):
         check_columns(schema.names, columns, str(first))
+    groups = None
+    if published.group:
+        cells = [
+            cell
+            for path in paths["train"]
+            for cell in read_cells(read_file(path), published.group, NUMBER, str(path))
+        ]
+        groups = torch.tensor(cells)
     inputs = next(column for column in published.columns if column in schema.names)
     is_text = published.length > 0
 
@@ -154,6 +162,7 @@ def open_published(name: str, published: Published) -> EncodedSet:
         names=names or tuple(map(str, range(published.classes))),
         files=[path for sources in paths.values() for path in sources],
         is_text=is_text,
+        groups=groups,
     )
 
 
@@ -167,6 +176,13 @@ def find_files(name: str, published: Published, splits: Sequence[str]) -> dict[s
     expected = " and ".join(f"{name}/{split}-*.parquet" for split in splits)
     origin = f"they are at https://huggingface.co/datasets/{published.repository}"
     origin += f", under {config}" if config else ""
+    if not published.repository:
+        raise ConfigError(
+            f"{name} is not on this machine, and the Hugging Face hub has no copy of it with the "
+            f"column {published.group!r}: put its files at {expected}, with the columns "
+            f"{', '.join((*published.columns, published.label, published.group))}, in a folder and "
+            "set SIFTBACK_DATA to it"
+        )
     if root := os.environ.get("SIFTBACK_DATA"):
         raise ConfigError(
             f"SIFTBACK_DATA={root} holds no {name}: expected {expected} there; add them "

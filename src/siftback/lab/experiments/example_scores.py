@@ -296,10 +296,12 @@ def score_held_out(
 ) -> tuple[Tensor, float]:
     """Scores each half of the training set by a model that is trained on the other half."""
     count, device = len(data.train_labels), training_device(settings)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    groups = data.group_numbers
+    order = torch.randperm(int(groups.max()) + 1, generator=torch.Generator().manual_seed(seed))
     values = torch.empty(data.train_labels.shape if name in OF_TOKENS else (count,))
     cost = 0.0
-    halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
+    is_first = torch.isin(groups, order[: len(order) // 2])
+    halves = is_first.nonzero().flatten(), (~is_first).nonzero().flatten()
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
         half, update_half = data.subset(seen), report_share(update, number, 2)
         *_, stage = stages(seed, settings, half, settings.score_epochs, update_half)

@@ -4,7 +4,8 @@ Each size is measured in a process of its own, whose peak memory is that of what
 one `SelectiveSampler` with `Memory(keep=0.55)`, all of whose losses are known. Bytes and peaks are
 per process; the table, 4 bytes per example, is part of neither the draw's nor the state's peak. It
 is in memory, then in shards, all of them in this one process, then in a file, where between two
-saves a thousand batches are recorded; then in memory with a share that follows the losses.
+saves a thousand batches are recorded; then in memory with a share that follows the losses, and with
+a guard that holds back one of 32, with either share. A guard has 5 bytes more per example.
 What a billion examples cost is computed from the two largest sizes, as all of it grows
 in proportion to what is added.
 """
@@ -20,10 +21,11 @@ from typing import Any
 import torch
 
 from goals import Goal, begin, options, report
-from siftback import Memory, ScoreTable, SelectiveSampler, Share
+from siftback import Memory, NoiseGuard, ScoreTable, SelectiveSampler, Share
 
 TITLE = "What remembering many examples costs: Memory in a SelectiveSampler"
-TABLES = ("in memory", "in shards", "in a file", "in memory, without a share")
+GUARDED = ("in memory, with a guard", "in memory, without a share, with a guard")
+TABLES = ("in memory", "in shards", "in a file", "in memory, without a share", *GUARDED)
 GIGABYTE = 1e9
 COMPUTED = 10**9  # examples
 BEYOND = "gigabytes at a draw's peak, beyond the table"
@@ -31,6 +33,7 @@ PER_EXAMPLE = "bytes per example at a draw's peak, beyond the table"
 MOST_BEYOND = 1.0  # gigabytes, of all sizes that are measured
 KEEP = 0.55
 SHARDS = 960
+CLASSES = 10
 PART = 1 << 20  # examples recorded at a time
 
 
@@ -54,10 +57,16 @@ def timed(fn: Callable[[], Any]) -> tuple[float, Any]:
 def sampler_of(examples: int, **arguments: Any) -> tuple[Memory, SelectiveSampler]:
     """A sampler of so many examples, of all of which losses are known, by a rule."""
     memory = Memory(warmup=Share(0.0), **arguments)
-    sampler = SelectiveSampler(range(examples), memory, epochs=10)
-    for start in range(0, memory.rows, PART):
-        rows = torch.arange(start, min(start + PART, memory.rows))
-        memory.table.record(rows, torch.rand(len(rows)))
+    sampler = SelectiveSampler(range(examples), memory, epochs=10, shorter_epochs=True)
+    for _ in range(memory.guard.visits if memory.guard else 1):
+        for start in range(0, memory.rows, PART):
+            rows = torch.arange(start, min(start + PART, memory.rows))
+            losses = torch.rand(len(rows))
+            if memory.guard:
+                losses[::32] += 9  # of wrong labels
+                memory.update(rows, losses, epoch=0)
+            else:
+                memory.table.record(rows, losses)  # of shards those of this process
     return memory, sampler
 
 
@@ -79,6 +88,8 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
             "in memory, without a share": {},
             "in shards": {"keep": KEEP, "shards": SHARDS},
             "in a file": {"keep": KEEP, "table": ScoreTable(path=Path(folder, "scores.table"))},
+            GUARDED[0]: {"keep": KEEP, "guard": NoiseGuard(CLASSES)},
+            GUARDED[1]: {"guard": NoiseGuard(CLASSES)},
         }[where]
         memory, sampler = sampler_of(examples, **arguments)
         before = resident()
@@ -95,9 +106,14 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
         }
         save, size = saved(sampler, folder)
         found["seconds to save the state"] = save
-        if where == "in a file":
+        if where in ("in a file", *GUARDED):
             recording, _ = timed(lambda: record(memory, examples))
             found["seconds to record a thousand batches of 128"] = recording
+        if memory.guard:
+            assert len(memory.guard.suspects) > examples // 40
+            listing, _ = timed(lambda: memory.guard.label_issues)
+            found["seconds to list the label issues"] = listing
+        if where == "in a file":
             found["seconds to save the state after that"], _ = saved(sampler, folder)
             opening, table = timed(lambda: ScoreTable(path=memory.table.path))
             state = torch.load(Path(folder, "state.pt"))["draw"]["rule"]["table"]

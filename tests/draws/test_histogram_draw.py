@@ -8,6 +8,8 @@ from siftback.draws.histogram_draw import (
     draw_in_blocks,
     histogram,
     scale_to_count,
+    tied_probabilities,
+    values_of,
 )
 from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
 from siftback.selectors.sampling import inclusion_probabilities
@@ -19,10 +21,13 @@ INFINITE = float("inf")
 def drawn(scores, count, draws, beta=1.0, floor=0.1, block=256):
     """bool[draws, N]"""
     generator = seeded(5)
-    each = [
-        draw_in_blocks(scores, beta, floor, count, generator, block=block) for _ in range(draws)
-    ]
-    found = torch.stack(each)
+
+    def proportions(_, sizes):
+        return tied_probabilities(sizes, beta, floor)
+
+    found = torch.stack(
+        [draw_in_blocks(scores, proportions, count, generator, block=block) for _ in range(draws)]
+    )
     assert ((found == 0) | (found == 1)).all()
     assert (found.sum(1) == count).all()
     return found.bool()
@@ -44,6 +49,15 @@ def test_buckets_are_in_the_order_of_the_scores_and_narrow():
     finite = high.isfinite() & (high.abs() > 1e-30)
     assert ((high - low)[finite] <= high[finite].abs() * 2**-13).all()
     assert buckets_of(torch.tensor([0.0])) == buckets_of(torch.tensor([-0.0]))
+
+
+def test_the_value_of_a_bucket_is_in_it_and_of_its_scores_nearest_to_0():
+    scores = torch.randn(5000, generator=seeded(0)).double().exp().float()
+    scores = torch.cat((scores, -scores, torch.tensor([-INFINITE, -0.0, 0.0, INFINITE])))
+    values = values_of(buckets_of(scores))
+    assert torch.equal(buckets_of(values), buckets_of(scores))
+    assert (values.abs() <= scores.abs()).all()
+    assert values[-4:].tolist() == [-INFINITE, 0.0, 0.0, INFINITE]
 
 
 def test_the_histogram_counts_everything_once():
@@ -98,6 +112,14 @@ def test_what_is_unknown_is_drawn_first():
     )
 
 
+def test_infinite_scores_are_the_highest_and_the_lowest():
+    scores = torch.rand(2000, generator=seeded(8))
+    scores[::4], scores[1::4] = INFINITE, -INFINITE
+    found = drawn(scores, 1000, 10, beta=40.0, floor=0.0)
+    assert found[:, ::4].all()
+    assert not found[:, 1::4].any()
+
+
 def test_of_more_unknown_ones_all_are_equally_probable():
     scores = torch.full((1000,), torch.nan)
     scores[500:] = 1.0
@@ -105,6 +127,34 @@ def test_of_more_unknown_ones_all_are_equally_probable():
     assert not found[:, 500:].any()
     parts = found[:, :500].double().mean(0).tensor_split(5)
     assert [float(part.mean()) for part in parts] == pytest.approx([0.2] * 5, abs=0.03)
+
+
+def test_the_others_are_drawn_as_if_the_excluded_were_not_there():
+    scores = torch.rand(2000, generator=seeded(6)) + 0.1
+    scores[::7] = torch.nan
+    excluded = torch.cat((torch.arange(0, 600, 2), torch.arange(1900, 2000)))
+    generator, draws, count = seeded(7), 20, 700
+    found = torch.stack(
+        [
+            draw_in_blocks(
+                scores, lambda values, _: values.double(), count, generator,
+                excluded=excluded, block=256,
+            )
+            for _ in range(draws)
+        ]
+    )  # fmt: skip
+    assert (found.sum(1) == count).all()
+    others = torch.ones(2000, dtype=torch.bool).index_fill_(0, excluded, False)
+    assert not found[:, ~others].any()
+    unknown = others & scores.isnan()
+    assert found[:, unknown].all()
+    known = others & ~unknown
+    expected = inclusion_probabilities(scores[known].double(), count - int(unknown.sum()))
+    means = found[:, known].double().mean(0)
+    for group in expected.argsort().tensor_split(5):
+        mean = float(expected[group].mean())
+        error = 4.5 * (mean * (1 - mean) / (len(group) * draws)) ** 0.5
+        assert float(means[group].mean()) == pytest.approx(mean, abs=error)
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000])

@@ -5,7 +5,9 @@ import torch
 
 from remembering import seeded, spread
 from selections import in_proportion
+from siftback.draws.percentile_draw import SORTED
 from siftback.draws.ratio_draw import draw_by_ratio, ratio_probabilities
+from siftback.selectors.sampling import inclusion_probabilities
 
 DRAWS = 3000
 
@@ -40,3 +42,33 @@ def test_losses_that_tell_nothing_are_all_as_probable(value):
 
 def test_a_certain_one_is_never_above_1():
     assert ratio_probabilities(torch.tensor([0.0, 1.0, 1e9]), 0.2).tolist() == [0.2, 0.2, 1.0]
+
+
+def test_the_others_are_drawn_as_if_the_excluded_were_not_there():
+    losses, excluded = spread(20), torch.tensor([0, 7, 19])
+    others = torch.ones(20, dtype=torch.bool).index_fill_(0, excluded, False)
+    drawn = draw_by_ratio(losses, 0.1, 8, seeded(4), excluded)
+    assert not drawn[excluded].any()
+    assert torch.equal(drawn[others], draw_by_ratio(losses[others], 0.1, 8, seeded(4)))
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_more_losses_than_are_sorted(floor):
+    size = SORTED + 1000
+    losses = torch.rand(size, generator=seeded(5)) ** 4
+    excluded = torch.arange(0, size, 30)
+    losses[excluded] = 100.0
+    losses[1::1000], losses[2::1000] = torch.nan, torch.inf
+    others = torch.ones(size, dtype=torch.bool).index_fill_(0, excluded, False)
+    count = round(0.4 * size)
+    drawn = draw_by_ratio(losses, floor, count, seeded(6), excluded)
+    assert int(drawn.count_nonzero()) == count
+    assert not drawn[~others].any()
+    unknown = others & losses.isnan()
+    assert drawn[unknown].all()
+    known = others & ~unknown
+    proportions = ratio_probabilities(losses[known], floor)
+    expected = inclusion_probabilities(proportions, count - int(unknown.sum()))
+    for group in expected.argsort().tensor_split(10):
+        mean = float(expected[group].mean())
+        assert float(drawn[known][group].double().mean()) == pytest.approx(mean, abs=2e-3)

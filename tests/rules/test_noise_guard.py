@@ -9,6 +9,7 @@ import torch
 from remembering import Numbered, by_rule, plain, ruled, spread
 from resuming import check_resumes
 from selections import in_proportion
+from siftback.draws.histogram_draw import BLOCK
 from siftback.errors import ConfigError, StateError
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
@@ -62,6 +63,20 @@ def test_label_issues_are_suspects_and_labels_nearer_to_a_wrong_class(classes):
         expected = sorted(nearer | set(guard.suspects.tolist()))
         assert guard.label_issues.tolist() == expected
     assert 0 < len(expected) < len(last) < 50
+
+
+def test_label_issues_of_several_blocks():
+    guard, size, wrong = NoiseGuard(10), BLOCK + 100, [5, BLOCK - 1, BLOCK, BLOCK + 99]
+    losses = torch.full((size,), 0.1).index_fill_(0, torch.tensor(wrong), 9.0)
+    guard.observe(torch.arange(size), losses)
+    assert guard.label_issues.tolist() == wrong
+
+
+def test_there_is_room_for_all_examples_before_any_is_visited():
+    rule = Memory(guard=NoiseGuard(10))
+    rule.grow(7)
+    assert len(rule.guard.losses) == 7
+    assert rule.guard.losses.isnan().all()
 
 
 def test_a_suspect_stays_a_label_issue_while_the_others_are_learnt():

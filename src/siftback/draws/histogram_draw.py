@@ -1,5 +1,7 @@
 """Draws by the percentiles of a histogram, from tables too large to sort, or shared in shards."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,6 +38,24 @@ def buckets_of(scores: Tensor) -> Tensor:
     bits = (scores + 0.0).view(torch.int32)  # of -0.0 those of 0.0
     ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # those of negative numbers descend
     return (ascending >> _SHIFT).long() + BUCKETS // 2
+
+
+def values_of(buckets: Tensor) -> Tensor:
+    """Returns the score nearest to 0 in each bucket; see `buckets_of`.
+
+    Args:
+        buckets: int64[n] in [0, `BUCKETS`).
+
+    Returns:
+        float32[n].
+
+    >>> values_of(buckets_of(torch.tensor([-torch.inf, 0.0, 1.00001, torch.inf])))
+    tensor([-inf, 0., 1., inf])
+    """
+    ascending = (buckets - BUCKETS // 2) << _SHIFT
+    ascending += torch.where(ascending < 0, (1 << _SHIFT) - 1, 0)
+    bits = ascending.to(torch.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32)
 
 
 def histogram(scores: Tensor) -> tuple[Tensor, int]:
@@ -101,62 +121,80 @@ def scale_to_count(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
 
 def draw_in_blocks(
     scores: Tensor,
-    beta: float,
-    floor: float,
+    proportions: Callable[[Tensor, Tensor], Tensor],
     count: int,
     generator: torch.Generator,
+    *,
+    excluded: Tensor | None = None,
     block: int = BLOCK,
 ) -> Tensor:
-    """Draws exactly k examples, as `draw_by_percentile`, without sorting all scores.
+    """Draws exactly k examples, as `draw_exactly`, without sorting all scores.
 
     Scores in one bucket count as equal, so that the percentile of an example is off by at most the
-    share of the examples that are in its bucket; the sum of the probabilities is exact. Each
-    block of examples is shuffled by a generator of its own, and all of them are one
-    systematic sample (Madow 1949), in the order of the blocks. Rounding may change the draw of a
-    few examples, so that there are exactly k.
+    share of the examples that are in its bucket, and a score by 2^-13 of itself; the sum of the
+    probabilities is exact. Each block of examples is shuffled by a generator of its own, and all of
+    them are one systematic sample (Madow 1949), in the order of the blocks. Rounding may change
+    the draw of a few examples, so that there are exactly k.
 
     Besides the scores and the result, memory is constant: about 0.2 GB.
 
     Args:
         scores: float32[N], NaN where unknown.
-        beta: Exponent, at least 0.
-        floor: The minimum probability, in [0, 1).
-        count: k, from 0 to N.
+        proportions: From the scores of the buckets that are not empty, float32[M], ascending, and
+            the number of examples in each, int64[M], to float64[M], above 0.
+        count: k, from 0 to the number of examples that are not excluded.
         generator: On the CPU.
+        excluded: int64[n], examples that are not drawn, and whose scores do not count; ascending.
         block: Examples whose draw is decided together.
 
     Returns:
         float32[N], 1 for the k drawn and 0 for the others.
     """
-    table, of_unknown = _probabilities(scores, beta, floor, count)
+    if excluded is None:
+        excluded = torch.zeros(0, dtype=torch.int64)
+    table, of_unknown = _probabilities(scores, excluded, proportions, count)
     weights = torch.zeros(len(scores), dtype=torch.float32)
     seed = int(torch.randint(1 << 62, (), generator=generator))
     start = float(torch.rand((), generator=generator, dtype=torch.float64))
     position, drawn = 0.0, 0
     for number, block_scores in enumerate(torch.split(scores, block)):
-        probabilities = table[buckets_of(block_scores.nan_to_num(nan=0.0))]
-        probabilities[block_scores.isnan()] = of_unknown
+        first = number * block
+        unknown = block_scores.isnan()
+        probabilities = table[buckets_of(block_scores.masked_fill(unknown, 0.0))]
+        probabilities[unknown] = of_unknown
+        bounds = torch.tensor([first, first + block])
+        begin, end = torch.searchsorted(excluded, bounds).tolist()
+        probabilities[excluded[begin:end] - first] = 0.0
         order = torch.randperm(len(block_scores), generator=generator_from(seed, number))
         ends = probabilities[order].cumsum(0) + position
         points = torch.ceil(ends - start)
         hit = points.diff(prepend=points.new_full((1,), np.ceil(position - start))) > 0
         position = float(ends[-1]) % 1.0
         drawn += int(hit.sum())
-        if (number + 1) * block >= len(scores):
+        if first + block >= len(scores):
             _correct_count(hit, probabilities[order], count - drawn)
-        weights[number * block + order[hit]] = 1.0
+        weights[first + order[hit]] = 1.0
     return weights
 
 
-def _probabilities(scores: Tensor, beta: float, floor: float, count: int) -> tuple[Tensor, float]:
+def _probabilities(
+    scores: Tensor,
+    excluded: Tensor,
+    proportions: Callable[[Tensor, Tensor], Tensor],
+    count: int,
+) -> tuple[Tensor, float]:
     """float64[BUCKETS], the probability of each bucket, and that of an unknown score."""
     counts, unknown = histogram(scores)
+    if len(excluded):
+        excluded_counts, excluded_unknown = histogram(scores[excluded])
+        counts -= excluded_counts
+        unknown -= excluded_unknown
     table = torch.zeros(BUCKETS, dtype=torch.float64)
     if unknown >= count:
         return table, count / max(unknown, 1)
     buckets = counts.nonzero().squeeze(1)
-    probabilities = tied_probabilities(counts[buckets], beta, floor)
-    table[buckets] = scale_to_count(count - unknown, probabilities, counts[buckets])
+    sizes = counts[buckets]
+    table[buckets] = scale_to_count(count - unknown, proportions(values_of(buckets), sizes), sizes)
     return table, 1.0
 
 

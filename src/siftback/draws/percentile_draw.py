@@ -71,7 +71,9 @@ def draw_by_percentile(
     tensor([0., 1., 1., 0.])
     """
     if len(scores) > SORTED:
-        return draw_in_blocks(scores, beta, floor, count, generator)
+        return draw_in_blocks(
+            scores, lambda _, sizes: tied_probabilities(sizes, beta, floor), count, generator
+        )
     return draw_exactly(
         scores, lambda known: draw_probabilities(known, beta, floor), count, generator
     )

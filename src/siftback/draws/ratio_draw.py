@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from siftback.draws.exact_draw import draw_exactly
-from siftback.draws.histogram_draw import BLOCK
+from siftback.draws.histogram_draw import BLOCK, draw_in_blocks
+from siftback.draws.percentile_draw import SORTED
+
+_LEAST = 1e-12  # in place of a probability of 0, so that k examples can always be drawn
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
@@ -94,24 +97,49 @@ def draw_independently(
     return weights
 
 
-def draw_by_ratio(losses: Tensor, floor: float, count: int, generator: torch.Generator) -> Tensor:
+def draw_by_ratio(
+    losses: Tensor,
+    floor: float,
+    count: int,
+    generator: torch.Generator,
+    excluded: Tensor | None = None,
+) -> Tensor:
     """Draws exactly k examples, with probabilities in proportion to `ratio_probabilities`.
 
     Examples without a loss are kept, as far as there are not more than k of them. The probability
     of the others is ``min(1, c * max(floor, min(1, loss / mean)))``, with c such that exactly k are
-    drawn; see `draw_exactly`.
+    drawn; see `draw_exactly`. Of more than `SORTED` losses, those of one bucket of a histogram
+    count as equal; see `draw_in_blocks`.
 
     Args:
         losses: float32[N], NaN where unknown.
         floor: The minimum probability before it is scaled by c, in [0, 1).
-        count: k, from 0 to N.
+        count: k, from 0 to the number of examples that are not excluded.
         generator: On the CPU.
+        excluded: int64[n], examples that are not drawn, and whose losses do not count; ascending.
 
     Returns:
         float32[N], 1 for the k drawn and 0 for the others.
 
-    >>> losses = torch.tensor([0.0, 5.0, torch.nan, 0.0])
-    >>> draw_by_ratio(losses, 0.0, 2, torch.Generator().manual_seed(0))
-    tensor([0., 1., 1., 0.])
+    >>> losses = torch.tensor([0.0, 5.0, torch.nan, 0.0, 9.0])
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> draw_by_ratio(losses, 0.0, 2, generator, excluded=torch.tensor([4]))
+    tensor([0., 1., 1., 0., 0.])
     """
-    return draw_exactly(losses, lambda known: ratio_probabilities(known, floor), count, generator)
+
+    def of_buckets(values: Tensor, sizes: Tensor) -> Tensor:
+        finite = values.isfinite()
+        examples = int(sizes[finite].sum())
+        mean = float((values * sizes.double())[finite].sum()) / examples if examples else math.nan
+        return ratio_probabilities(values, floor, mean).clamp(min=_LEAST)
+
+    if len(losses) > SORTED:
+        return draw_in_blocks(losses, of_buckets, count, generator, excluded=excluded)
+    if excluded is None or not len(excluded):
+        return draw_exactly(
+            losses, lambda known: ratio_probabilities(known, floor), count, generator
+        )
+    included = torch.ones(len(losses), dtype=torch.bool).index_fill_(0, excluded, False)
+    weights = torch.zeros(len(losses), dtype=torch.float32)
+    weights[included] = draw_by_ratio(losses[included], floor, count, generator)
+    return weights

@@ -226,15 +226,18 @@ class Memory(LastLossRule):
             suspects = self.suspects
             weights = draw_independently(losses, self.floor, generator, excluded=suspects)
             if self.guard:
-                weights[suspects] = self.guard.admit(len(suspects), 1.0, generator).float()
+                admitted = self._admit(self.guard, len(suspects), None, generator)
+                weights[suspects] = admitted.float()
             return weights
         if self.shards:
             return draw_in_shards(losses, self.shards, self.beta, self.floor, count, generator)
         if not self.guard or self.guard.released:
             return draw_by_percentile(losses, self.beta, self.floor, count, generator)
-        weights, trusted = self._admit_suspects(self.guard, count, generator)
-        count -= int(weights.sum())
-        weights[trusted] = draw_by_ratio(losses[trusted], self.floor, count, generator)
+        suspects = self.suspects
+        admitted = self._admit(self.guard, len(suspects), count, generator)
+        count -= int(admitted.sum())
+        weights = draw_by_ratio(losses, self.floor, count, generator, excluded=suspects)
+        weights[suspects] = admitted.float()
         return weights
 
     def _draw_weighted(
@@ -247,7 +250,10 @@ class Memory(LastLossRule):
         weights = torch.zeros(self.examples, dtype=torch.float32)
         trusted, by_percentile = torch.arange(self.examples), True
         if self.guard:
-            weights, trusted = self._admit_suspects(self.guard, count, generator)
+            suspects = self.suspects
+            weights[suspects] = self._admit(self.guard, len(suspects), count, generator).float()
+            is_trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
+            trusted = is_trusted.nonzero().squeeze(1)
             losses, base, by_percentile = losses[trusted], base[trusted], self.guard.released
         if count is None:
             probabilities = independent_probabilities(losses, self.floor, base)
@@ -267,18 +273,13 @@ class Memory(LastLossRule):
         weights[trusted[drawn]] = factors[drawn]
         return weights
 
-    def _admit_suspects(
-        self, guard: NoiseGuard, count: int | None, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Draws among the suspects: float32[examples], and int64[n], the other examples."""
-        suspects = self.suspects
-        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
-        others = trusted.nonzero().squeeze(1)
-        limits = {} if count is None else {"least": count - len(others), "most": count}
-        admitted = guard.admit(len(suspects), self.keep or 1.0, generator, **limits)
-        weights = torch.zeros(self.examples, dtype=torch.float32)
-        weights[suspects] = admitted.float()
-        return weights, others
+    def _admit(
+        self, guard: NoiseGuard, suspects: int, count: int | None, generator: torch.Generator
+    ) -> Tensor:
+        """Draws among a number of suspects: bool[suspects]."""
+        others = self.examples - suspects
+        limits = {} if count is None else {"least": count - others, "most": count}
+        return guard.admit(suspects, self.keep or 1.0, generator, **limits)
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import check_integer, check_share, format_value
+from siftback.draws.histogram_draw import BLOCK
 from siftback.errors import ConfigError
 from siftback.losses.per_example import check_losses
 from siftback.state import Check, Stateful, integer, number, raise_damaged, tensor
@@ -210,8 +211,14 @@ class NoiseGuard(Stateful):
         label = self.confidence
         wrong_class = (1 - label) / (self.classes - 1)
         between = math.sqrt(max(label * wrong_class, 0.0))  # below 0 by rounding of t
-        improbable = (-self.losses).exp() < between
-        return (improbable | (self._streaks >= self.visits)).nonzero().squeeze(1)
+        blocks = zip(
+            torch.split(self.losses, BLOCK), torch.split(self._streaks, BLOCK), strict=True
+        )
+        issues = [
+            (((-losses).exp() < between) | (streaks >= self.visits)).nonzero().squeeze(1)
+            for losses, streaks in blocks
+        ]
+        return torch.cat([rows + number * BLOCK for number, rows in enumerate(issues)])
 
     def observe(self, indices: Tensor, losses: Tensor) -> None:
         """Records the losses of a visit.

@@ -399,6 +399,12 @@ class LastLossRule(EpochRule):
             return torch.isin(self.candidates, suspects).nonzero().squeeze(1)
         return suspects[suspects < self.examples]
 
+    def grow(self, examples: int) -> None:
+        """Makes room for a number of examples, in the guard too; see `EpochRule.grow`."""
+        super().grow(examples)
+        if self.guard:
+            self.guard.grow(self._examples)
+
     def scores(self, epoch: int) -> Tensor:
         """Returns float32[rows], the remembered losses."""
         return self.values[:, 0]

@@ -64,6 +64,10 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self._seen = seen
 
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True  # compiled graphs stay in use; the mode sees the operations that they run
+
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if waits(operation, args, kwargs or {}):
             self._seen.append(f"{operation} at {calling_line()}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from host_waits import HostWaits
 from resuming import check_resumes
 from siftback import Percentile, Selection, SinglePass, Uniform
 from siftback.errors import StateError
@@ -95,6 +96,19 @@ def test_gradients_accumulate_in_any_order(name):
 
     ours = gradients(model, step)
     assert_same(ours, gradients(model, expected))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_never_waits_for_the_device(name):
+    model, sift = traced(name)
+    _, batch = make(CASES[name])
+    sift(batch).backward()
+    compilations = sift.stats.compilations
+    with HostWaits(methods=False) as waits:
+        sift(batch).backward()
+    model.zero_grad()
+    assert waits.seen == []
+    assert sift.stats.compilations == compilations
 
 
 @pytest.mark.parametrize(("count", "kept"), [(1, 1), (2, 1), (4, 1), (5, 2), (3 * N, N)])

@@ -144,7 +144,9 @@ class LossHistory(Stateful):
             history.
         """
         losses = losses.detach().float()
-        joined = torch.cat((self._losses.to(losses.device), losses))
+        # To an accelerator without waiting; from one, the numbers must have arrived.
+        before = self._losses.to(losses.device, non_blocking=losses.device.type != "cpu")
+        joined = torch.cat((before, losses))
         left = max(len(joined) - max(self.size, len(losses)), 0)
         self._losses = joined[-self.size :].clone()
         if not _LONG < len(joined) - left <= self.size:

@@ -211,7 +211,8 @@ class Kath18(ShareSelector):
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Returns whether importance sampling is on, and a draw's probabilities."""
         distribution = importance_distribution(scores)
-        average = self._tau.to(scores.device)
+        # To an accelerator without waiting; from one, the number must have arrived.
+        average = self._tau.to(scores.device, non_blocking=scores.device.type != "cpu")
         threshold = self.threshold
         if threshold is None:
             threshold = break_even_tau(len(scores), count)

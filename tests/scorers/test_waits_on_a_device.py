@@ -1,0 +1,42 @@
+"""Where the host waits for an accelerator, which is one in name alone: selectors and scorers."""
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selector_table import FAMILY
+
+SCRIPT = Path(__file__).parents[1] / "remote_device.py"
+SCORERS = ("fresh", "fresh, in train mode", "ema", "irreducible")
+EXACT = [name for name, row in FAMILY.items() if row.exact or name == "all"]
+
+
+@functools.cache
+def waits():
+    """In a process of its own, as PyTorch registers a device for good."""
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_count_is_chosen_without_a_wait(name):
+    assert waits()["counted"][name] == []
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_number_by_chance_is_waited_for_once(name):
+    seen = waits()["drawn"][name]
+    if name in EXACT and not name.startswith("kath18 before"):
+        assert seen == []
+    else:  # for the number alone: the positions that are not 0
+        assert [line.split()[0] for line in seen] == ["aten.nonzero.default"]
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_batch_is_scored_without_a_wait(name):
+    assert waits()["scored"][name] == []

@@ -37,6 +37,7 @@ GIVE_LOSSES = "give losses=fn(model, batch), which returns one loss per row as i
 OF_OUTPUTS = "with memory=, fn is called with what the model returned in place of the model"
 MEASURED_SECONDS = 10
 MOST_LOGITS = 1 << 26  # that are compared: those of a language model fill the memory
+_SENTENCES = "sentence_transformers."
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -117,6 +118,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     """
     args, method, selector = trainer.args, trainer._method, trainer._selector
     name = "memory=" if trainer._rule else f'method="{method}"'
+    check_has_rows(trainer, name)
     find_trainer_head(trainer)  # raises where it is not known
     kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
     split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
@@ -157,6 +159,30 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     for what, applies in refused.items():
         if applies:
             raise ConfigError(f"{name} does not work with {what}")
+
+
+def check_has_rows(trainer: Any, name: str) -> None:
+    """Refuses the trainers of sentence-transformers, whose losses are one number of a batch.
+
+    Args:
+        trainer: A `SelectiveTrainerMixin`.
+        name: Name of the selection, for the error.
+
+    Raises:
+        ConfigError: If it is one of them.
+    """
+    kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith(_SENTENCES)]
+    if not kinds:
+        return
+    loss = trainer.loss  # one, or one for each data set
+    losses = loss.values() if isinstance(loss, Mapping) else [loss]
+    names = ", ".join(dict.fromkeys(type(loss).__name__ for loss in losses))
+    raise ConfigError(
+        f"{name} does not work with a {kinds[0].__name__}, whose loss, {names}, is one number of a "
+        "whole batch: train in a loop over a SelectiveLoader with loader.watch(loss), which takes "
+        "losses that can be split into rows, such as CosineSimilarityLoss(model, "
+        'loss_fct=torch.nn.MSELoss(reduction="none")). Those of in-batch negatives cannot'
+    )
 
 
 def faster_pass(trainer: Any, keep: float) -> Literal["two_pass", "single_pass"]:

@@ -1,0 +1,39 @@
+"""Loggers of four frameworks write the statistics of the selection, which a picture shows."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "loops" / "logged_statistics.py"
+SPEC = importlib.util.spec_from_file_location("logged_statistics", PATH)
+statistics = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(statistics)
+
+NEEDS = {
+    "Lightning, CSVLogger": ["lightning"],
+    "Trainer, TensorBoard": ["transformers", "tensorboard"],
+    "Accelerate, TensorBoard": ["accelerate", "tensorboard"],
+    "Keras, CSVLogger": ["keras"],
+}
+STEPS = statistics.EPOCHS * statistics.EXAMPLES // statistics.BATCH
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", statistics.LOGGERS)
+def test_a_logger_s_file_has_every_statistic_at_each_logging_step(name, tmp_path, monkeypatch):
+    for module in NEEDS[name]:
+        pytest.importorskip(module)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path))
+    series = statistics.LOGGERS[name](tmp_path)
+    entries = statistics.EPOCHS if "Keras" in name else STEPS // statistics.EVERY
+    assert list(map(len, map(series.get, statistics.STATISTICS))) == [entries] * 5
+    values = {statistic: [value for _, value in series[statistic]] for statistic in series}
+    assert values["share"][0] == values["kept_fraction"][0] == 1  # in the warm-up
+    assert 0 < values["share"][-1] < 1
+    assert values["left_out"] == sorted(values["left_out"])
+    step, backwards = series["backwards"][-1]
+    assert backwards == statistics.EPOCHS * statistics.EXAMPLES
+    assert step in (STEPS, STEPS - 1)  # Lightning counts from 0
+    statistics.draw({name: series, "the same": series}, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size > 1000

@@ -295,7 +295,8 @@ def keras(rule: EpochRule | None) -> Run:
         data, batches = {"x": dataset}, len(dataset)
     rate = keras.optimizers.schedules.CosineDecay(RATE, EPOCHS * batches)
     model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
-    history = model.fit(**data, epochs=EPOCHS, verbose=0, validation_data=(inputs, targets))
+    data |= {"validation_data": (inputs, targets), "validation_batch_size": BATCH}
+    history = model.fit(**data, epochs=EPOCHS, verbose=0)
     iterations = int(model.optimizer.iterations)
     return Run(iterations, len(history.history["val_loss"]), float(rate(iterations)))
 

@@ -287,3 +287,21 @@ def test_a_table_that_is_recorded_to_is_as_it_was_left():
     table.claim(lambda: order.append("second"))
     table.record(torch.tensor([0]), torch.tensor([1.0]))
     assert order == ["first", "second"]
+
+
+@pytest.mark.parametrize("guard", [None, 4])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_rule_that_goes_back_alone_takes_nothing_that_was_on_its_way(guard, in_file, tmp_path):
+    table = ScoreTable(60, path=tmp_path / "table" if in_file else None)
+    rule = Memory(0.5, warmup=Epochs(1), guard=guard and NoiseGuard(guard), table=table)
+    loader = ruled(rule)
+    saved = rule.state_dict()
+    with late(10_000):
+        for batch in loader:
+            loader.record(batch["loss"])
+            if rule.guard is None and len(loader._pipeline.draw.losses.reads) == 3:
+                break
+        rule.load_state_dict(saved)
+        rule.table.finish()
+    assert not rule.has_value.any()
+    assert rule.guard is None or rule.guard.confidence == 0

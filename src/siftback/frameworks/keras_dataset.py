@@ -4,6 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,7 @@ from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.epochs.sampler import SelectiveSampler
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.frameworks.step_selection import count_drawn
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.state import (
@@ -253,7 +254,14 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         return draw.weights_of(indices)
 
     def update(self, indices: Tensor, losses: Tensor) -> None:
-        """Gives the rule the losses of examples of the epoch in training."""
+        """Gives the rule the losses of examples of the epoch in training.
+
+        Raises:
+            LossError: If one is not finite, in a later step where losses are of a device.
+        """
+        draw = self._sampler.draw
+        assert draw
+        draw.losses.reads.add(partial(check_finite, indices), losses)
         self._sampler.update(indices, losses)
 
     def settings(self) -> dict[str, Any]:
@@ -280,6 +288,21 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
             )
         x, y, *weights = batch
         return x, y, weights[0] if weights else None
+
+
+def check_finite(indices: Tensor, losses: Tensor) -> None:
+    """Checks that the losses of examples are finite.
+
+    Raises:
+        LossError: If one is not.
+    """
+    wrong = ~losses.isfinite()
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise LossError(
+            f"the loss of example {int(indices[row])} is {float(losses[row])}: lower the "
+            "learning rate or fix the example"
+        )
 
 
 class Progress(Stateful):

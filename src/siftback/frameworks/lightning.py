@@ -56,6 +56,7 @@ _GIVE_LENGTH = (
     "which the train dataloader does not say: give a loader with a length, "
     f"Trainer(limit_train_batches=...), or {AT_ONCE}"
 )
+_LOG_EVERY = 50  # steps, of the progress bar where nothing else is logged
 _LOADERS = ("val_dataloader", "test_dataloader", "predict_dataloader")
 _HOOKS = ("prepare_data", *_LOADERS, *_TRANSFER)
 
@@ -435,8 +436,7 @@ class SelectiveDataModule(LightningDataModule):
     def _run_and_record(self, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""
         loader = cast(SelectiveLoader, self.loader)
-        weights, count = loader.weights, len(loader.weights)
-        applied = weights if bool((weights != 1).any()) else None
+        applied, count = loader.weights if loader.reweights else None, len(loader.indices)
         checks = count > 1 and step.times.is_due()
         output, catch = step.catch_losses(
             applied, (batch, *args), kwargs, count, checks=checks, strict=False
@@ -485,9 +485,15 @@ class TrainLoader:
 def log_selection(module: Any, entries: dict[str, float]) -> None:
     """Logs entries of `Stats.log_entries` by a module's own ``log``, the share in the bar too.
 
-    Lightning passes them to its loggers at each ``log_every_n_steps``-th step.
+    At each ``log_every_n_steps``-th step, when Lightning passes them to its loggers, and at the
+    first and the last of an epoch: a call costs more than the rest of selection.
     """
-    if module.trainer.barebones:  # which logs nothing, and would warn
+    trainer = module.trainer
+    if trainer.barebones:  # which logs nothing, and would warn
+        return
+    loop = trainer.fit_loop.epoch_loop
+    is_due = (loop._batches_that_stepped + 1) % (trainer.log_every_n_steps or _LOG_EVERY) == 0
+    if not (is_due or loop.batch_idx == 0 or loop.batch_progress.is_last_batch):
         return
     # As tensors of the CPU: Lightning would put numbers on the accelerator, and wait for each.
     values = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in entries.items()}

@@ -15,7 +15,7 @@ from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.frameworks.step_selection import replaced
 from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
-from siftback.losses.per_example import find_valid, per_example
+from siftback.losses.per_example import ignored_index, per_example, valid_examples
 from siftback.scorers.selection_pass import untouched
 
 
@@ -95,7 +95,7 @@ class TrainingStep:
             if reweights:
                 weights = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
                 catch.check_only(weights)
-                catch.calls[0].reduced(weights)
+                catch.calls[0].reduced(weights, checks=True)
             return catch.calls[0].checked()
         raise ConfigError(
             "training_step calls no loss function of torch.nn.functional outside of compiled "
@@ -134,7 +134,7 @@ class TrainingStep:
         if checks:
             with suppress(BatchError):  # of a structure that is unknown, and need not be split
                 same = tree.map_tensors(lambda tensor: tensor, batch)  # the step may pop some
-        catch = CaughtLosses(count, weights, strict=strict, advice=self._advice)
+        catch = CaughtLosses(count, weights, checks=checks, strict=strict, advice=self._advice)
 
         def on_rows(rows: Tensor) -> LossPair:
             some = tree.take(same, rows)
@@ -214,9 +214,12 @@ class LossCall:
             raise ConfigError(f"{self.name} with size_average= or reduce=: give reduction= instead")
         self._whole = functools.partial(fn, *args, **kwargs)
         self._pair = [bound.pop(name) for name in list(bound)[:2]]
-        of_pair = functools.partial(fn, **bound)
-        self._each: Callable[..., Tensor] = per_example(of_pair)
-        self.valid = find_valid(of_pair, self._pair[1])
+        try:
+            of_pair = loss_of_pair(fn, **bound)
+        except TypeError:  # an option that has no hash
+            of_pair = loss_of_pair.__wrapped__(fn, **bound)
+        self._each, ignored = of_pair
+        self.valid = valid_examples(ignored, self._pair[1])
         with torch.no_grad():
             self.losses: Tensor = self._each(*self._pair)
 
@@ -229,8 +232,19 @@ class LossCall:
             )
         return self.losses
 
-    def reduced(self, weights: Tensor | None) -> Tensor:
-        """Returns the loss for the step: with weights, the weighted mean."""
+    def reduced(self, weights: Tensor | None, *, checks: bool) -> Tensor:
+        """Returns the loss for the step: with weights, the weighted mean.
+
+        Args:
+            weights: float32[N]; None where there are none.
+            checks: Whether to check that the loss without them is the mean of the examples.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+        if weights is not None and self.reduction == "mean" and not checks:
+            losses: Tensor = self._each(*self._pair)
+            return (losses * weights.to(losses)).mean()
         whole: Tensor = self._whole()
         if weights is None or self.reduction == "none":
             return whole
@@ -242,8 +256,21 @@ class LossCall:
                 'the weights of the selection could be applied: compute it with reduction="mean", '
                 "without class weights and ignored positions, or take a rule without weights"
             )
-        losses: Tensor = self._each(*self._pair)
-        return (losses * weights.to(losses)).mean()
+        return self.reduced(weights, checks=False)
+
+
+@functools.lru_cache(maxsize=32)
+def loss_of_pair(fn: Any, **options: Any) -> tuple[Callable[..., Tensor], int | None]:
+    """Returns the losses per example of a loss function, and the index that it ignores.
+
+    They are made once for each function and its options, and not in each step.
+
+    Args:
+        fn: A loss function of ``torch.nn.functional``.
+        options: Its arguments besides outputs and targets.
+    """
+    of_pair = functools.partial(fn, **options)
+    return per_example(of_pair), ignored_index(of_pair)
 
 
 class CaughtLosses(TorchFunctionMode):
@@ -252,6 +279,7 @@ class CaughtLosses(TorchFunctionMode):
     Args:
         count: Examples of the batch.
         weights: float32[N], loss weights of the examples; None where there are none.
+        checks: Whether to check that the weights can be applied.
         strict: Whether a second call is refused at once.
         advice: What to do where the losses are not known, for errors.
 
@@ -264,11 +292,18 @@ class CaughtLosses(TorchFunctionMode):
     value: Tensor
 
     def __init__(
-        self, count: int, weights: Tensor | None = None, *, strict: bool = True, advice: str
+        self,
+        count: int,
+        weights: Tensor | None = None,
+        *,
+        checks: bool = True,
+        strict: bool = True,
+        advice: str,
     ) -> None:
         super().__init__()
         self.calls: list[LossCall] = []
         self.count, self._weights, self._strict, self._advice = count, weights, strict, advice
+        self._checks = checks
 
     def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if fn in _LOSSES and not torch.compiler.is_compiling():
@@ -280,7 +315,7 @@ class CaughtLosses(TorchFunctionMode):
         self.calls.append(call)
         if self._strict:
             self.check_only(None)
-        value = call.reduced(self._weights)
+        value = call.reduced(self._weights, checks=self._checks)
         if len(self.calls) == 1:
             self.value = value
         return value

@@ -454,6 +454,11 @@ class SelectiveLoader:
         return self._record.current("weights").loss_weights()
 
     @property
+    def reweights(self) -> bool:
+        """Whether a loss weight of the batch in training is other than 1, as for `weights`."""
+        return self._record.current("indices").weights is not None
+
+    @property
     def indices(self) -> Tensor:
         """int64[b], the dataset indices of the batch in training.
 

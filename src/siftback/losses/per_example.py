@@ -328,7 +328,12 @@ def find_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
     >>> find_valid(F.cross_entropy, torch.tensor([[2, 0], [0, -100], [-100, -100]]))
     tensor([ True,  True, False])
     """
-    valid = valid_targets(ignored_index(loss_fn), targets)
+    return valid_examples(ignored_index(loss_fn), targets)
+
+
+def valid_examples(ignored: int | None, targets: Any) -> Tensor | None:
+    """Returns bool[N], which examples have a target that is not ignored; None if none is."""
+    valid = valid_targets(ignored, targets)
     return None if valid is None or valid.ndim == 0 else valid.reshape(len(valid), -1).any(1)
 
 

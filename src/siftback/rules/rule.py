@@ -343,6 +343,7 @@ class EpochRule(Stateful, ABC):
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
+        self.table.finish()  # what is on its way is of before
         table = state["table"]
         if self.shards:
             table = seal({"values": self.shards.rows_of_state(table)})

@@ -248,6 +248,7 @@ class ScoreTable:
                 are then not those of the state.
         """
         self.check_state(state)
+        self.finish()
         if "file" in state and self._file:
             self._file.load_state_dict(state)
             return

@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import equal_steps
 import torch
 
-import equal_steps
 from siftback import Memory
 
 FEW, LOOPS = 2, ("plain PyTorch", "Lightning", "Hugging Face Trainer", "Accelerate", "Keras")

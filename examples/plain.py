@@ -30,7 +30,8 @@ model = nn.Sequential(
     nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 64, 10)
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-loader, in_batch = DataLoader(train, 64, shuffle=True), InBatch(keep=arguments.keep)
+loader = DataLoader(train, 64, shuffle=True)
+in_batch = InBatch(keep=arguments.keep, steps_per_epoch=len(loader))
 if arguments.method == "memory":
     loader = SelectiveLoader(loader, memory=Memory(arguments.keep), epochs=arguments.epochs)
 

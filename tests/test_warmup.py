@@ -1,5 +1,7 @@
 """Selection by losses begins after one epoch, wherever the length of one is known."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -106,7 +108,8 @@ def test_a_step_of_one_s_own_counts_the_calls_of_an_epoch():
     in_batch = InBatch(keep=0.5, steps_per_epoch=3)
     losses = torch.rand(8)
     assert [len(in_batch.select(losses).positions) for _ in range(5)] == [8, 8, 8, 4, 4]
-    at_once = InBatch(keep=0.5)  # nobody knows how long an epoch is
+    with pytest.warns(UserWarning, match="give steps_per_epoch=len"):
+        at_once = InBatch(keep=0.5)  # the length of an epoch is not known
     assert len(at_once.select(losses).positions) == 4
     never = InBatch(keep=0.5, steps_per_epoch=3, schedule=Schedule(warmup=Epochs(0)))
     assert len(never.select(losses).positions) == 4
@@ -116,6 +119,14 @@ def test_a_step_of_one_s_own_counts_the_calls_of_an_epoch():
     assert resumed.is_on
     with pytest.raises(ConfigError, match="without steps_per_epoch: give the number of calls"):
         InBatch(keep=0.5, schedule=Schedule())
+
+
+def test_no_warning_where_it_is_no_accident():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        InBatch(keep=0.5, steps_per_epoch=3)
+        InBatch(keep=0.5, schedule=Schedule(warmup=Epochs(0)))
+        InBatch(selector=Uniform(keep=0.5))  # which no weights mislead
 
 
 def test_a_single_pass_has_the_gradient_of_all_rows_until_then():

@@ -338,6 +338,9 @@ class StepSchedule:
     Raises:
         ConfigError: If the schedule needs steps or epochs that are not known, or cannot anneal.
 
+    Warns:
+        UserWarning: If it is by losses and always on only because the steps are not known.
+
     >>> from siftback import TopK
     >>> primed = StepSchedule(TopK(keep=0.5), None, None, steps_per_epoch=3)
     >>> [primed.keep(step) for step in range(5)]
@@ -354,6 +357,14 @@ class StepSchedule:
         self._selector_keep, self._epochs = float(selector.keep), check_epochs(epochs)
         if schedule is None and steps_per_epoch is None:
             schedule = Schedule(warmup=Epochs(0))
+            if selector.needs_scores:
+                warnings.warn(
+                    "selection begins at the first step, by losses of a model that has learned "
+                    "nothing, as steps_per_epoch= is not given: give steps_per_epoch=len(loader), "
+                    "and the first epoch trains on everything, or "
+                    "schedule=Schedule(warmup=Epochs(0)) to select at once",
+                    stacklevel=3,  # the caller of `InBatch` or `SinglePass`
+                )
         self._schedule = check_schedule(schedule, by_losses=selector.needs_scores)
         self._schedule.check_selector(selector)
         self._schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs

@@ -164,8 +164,9 @@ def test_the_example_runs_and_says_what_it_saved(method, monkeypatch, capsys):
     )
     assert error < 20
     assert plain == 8 * 1500
-    # A scoring pass adds a forward for each example; epochs of Memory cost as much as plain ones.
-    least, most = {"plain": (1, 1), "in_batch": (0.5, 0.51), "memory": (1, 1)}[method]
+    # A scoring pass adds a forward for each example, also in the first epoch, which trains on all;
+    # epochs of Memory cost as much as plain ones.
+    least, most = {"plain": (1, 1), "in_batch": (0.56, 0.57), "memory": (1, 1)}[method]
     assert least <= backwards / plain <= most
     passes = plain if method == "in_batch" else 0
     assert cost == pytest.approx((3 * backwards + passes) / (3 * plain), abs=0.01)

@@ -35,6 +35,7 @@ from siftback.frameworks.keras_dataset import (
 from siftback.frameworks.step_selection import StepSelection
 from siftback.losses.per_example import check_losses
 from siftback.processes.distributed import rank_and_world
+from siftback.schedule import Epochs, Schedule
 from siftback.scorers.selection_pass import untouched
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
@@ -343,7 +344,11 @@ class SelectiveModel(KerasWrapper):
         super().__init__(model, name)
         self._settings = {"keep": keep, "beta": beta, "warmup": warmup, "seed": seed}
         self._warmup = check_integer("warmup", warmup, 0)
-        in_batch = InBatch(keep, beta, selector, seed=check_integer("seed", seed, 0))
+        in_batch = InBatch(
+            *(keep, beta, selector),
+            schedule=Schedule(warmup=Epochs(0)),  # the warm-up is counted here, in Keras's epochs
+            seed=check_integer("seed", seed, 0),
+        )
         self._selection, self._can_be_written = StepSelection(in_batch), selector is None
         self._saved_state = WrapperState(progress=self.progress, selection=in_batch)
         self.stats = self._selection.stats

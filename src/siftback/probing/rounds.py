@@ -100,7 +100,10 @@ class Rounds:
         if single_pass:
             from siftback.single_pass.single_pass import SinglePass  # brings in the compiler
 
-            sift = SinglePass(self._model, losses=self._losses, keep=self._keeps[0])
+            at_once = Schedule(warmup=Epochs(0))
+            sift = SinglePass(
+                self._model, losses=self._losses, keep=self._keeps[0], schedule=at_once
+            )
             self._fallible[SINGLE_PASS] = partial(self._step_once, sift)
 
     def run(self, deadline: float) -> None:

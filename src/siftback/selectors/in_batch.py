@@ -36,7 +36,7 @@ class InBatch(Stateful):
         selector: In place of both: any selector that can keep exactly k.
         schedule: When to select, and how much to keep; while it is off, all rows are kept, and
             the selector is not called. By default after one epoch if it is by losses; without
-            ``steps_per_epoch``, where the length of an epoch is not known, at once.
+            ``steps_per_epoch``, where the length of an epoch is not known, at once, with a warning.
         epochs: Epochs of the whole training, if the schedule needs them.
         steps_per_epoch: Calls per epoch, which the schedule counts; required with one, unless it
             is always on.

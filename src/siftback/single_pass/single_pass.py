@@ -91,7 +91,7 @@ class SinglePass(nn.Module):
             kept losses are multiplied by its weights.
         schedule: When to select, and how much to keep; while it is off, the backward is that of
             all rows. By default after one epoch if it is by losses; without ``steps_per_epoch``,
-            where nobody knows how long an epoch is, at once.
+            where the length of an epoch is not known, at once, with a warning.
         epochs: Epochs of the whole training, if the schedule needs them.
         steps_per_epoch: Training steps per epoch, which the schedule counts; required with one,
             unless it is always on.

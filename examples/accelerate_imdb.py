@@ -52,8 +52,8 @@ for _ in range(asked.epochs):
             optimizer.zero_grad()
 with torch.no_grad():
     right = model(bags["test"].float().to(accelerator.device)).argmax(1).cpu() == labels["test"]
-done, passed = loader.stats.backwards, loader.stats.seen
+stats = loader.stats
 accelerator.print(
-    f"test accuracy {right.float().mean():.1%} after {loader.total_steps} steps\n{done} examples "
-    f"run backward in each process, of {passed} that as many passes over the data have"
+    f"test accuracy {right.float().mean():.1%} after {loader.total_steps} steps\n"
+    f"{stats.backwards} examples run backward in each process, and {stats.unread} left unread"
 )

@@ -68,7 +68,7 @@ for _ in range(loader.epoch, asked.epochs):
                 (asked.out / "unfinished").rename(asked.out / f"step-{step}")
             dist.barrier()
 
-read = loader.stats.seen - loader.stats.unread
 if rank == 0:
-    print(f"{step} steps; each process read {read} of its {loader.stats.seen} examples")
+    read, unread = loader.stats.released, loader.stats.unread
+    print(f"{step} steps; each process read {read} examples, and left {unread} unread")
 dist.destroy_process_group()

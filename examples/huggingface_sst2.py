@@ -49,7 +49,7 @@ def main(method, keep, examples, epochs, out):
     )
     steps, stats = trainer.train().global_step, trainer.stats
     print(f"validation accuracy {trainer.evaluate()['eval_accuracy']:.1%} after {steps} steps")
-    plain = f"plain training: {stats.seen} of both"  # of as many passes over the data
+    plain = f"plain training of as many epochs: {epochs * len(train)} of both"
     print(f"{stats.backwards} backwards and {stats.forwards} forwards; {plain}")
 
 

@@ -1,0 +1,335 @@
+"""The milliseconds of a training step on a GPU, plain and by every kind of selection.
+
+``python benchmarks/gpu.py --json results/benchmarks/gpu.json`` trains a ResNet-18 of width 64 on
+batches of 128 and of 1,024, and a GPT of 25 million parameters, in bfloat16, on data that are on
+the device. In each round plain training, two rules, exact selection after reading, the single pass
+and forwards alone have their turn, an epoch each; times are medians over the rounds, per batch of
+the wrapped loader. With P the time of a plain step, O of the optimizer's, F of a forward in
+training and E of one in a scoring pass, and s the share kept, the ideals are: P of a rule, whose
+epochs have as many steps; ``E + s P`` of selection after reading; ``F + s (P - F - O) + O`` of the
+single pass. How often the host waits for the device in a step is counted by PyTorch.
+
+``python benchmarks/gpu.py --budgets --minutes 9 --folder FOLDER`` trains what ``gpu_budgets.toml``
+says, in several processes side by side, and goes on where the last call stopped; the last one
+writes the budget ratios into the folder. Data are read from ``SIFTBACK_DATA``. All is tried without
+a GPU by ``--device cpu --quick``.
+"""
+
+import argparse
+import multiprocessing
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from goals import Goal, begin, options, report
+from siftback import EpochRule, Epochs, Fresh, Memory, Schedule, SelectiveLoader, SinglePass
+from siftback.batches import tree
+from siftback.lab.experiments.comparison import Plan, compare, is_finished, prepare_data
+from siftback.lab.models import build
+from siftback.lab.recipes.recipe import Scale, draw_recipe, find_recipe, plan_cost, recipe_plans
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.run.checkpoints import CheckpointPolicy
+from siftback.lab.run.progress import ConsoleReporter
+from single_pass import image_losses, medians, token_losses
+
+TITLE = "What a step on {device} costs: resnet18 of width 64 and a GPT, bf16, data on the device"
+RECIPE = Path(__file__).with_name("gpu_budgets.toml")
+KEEP = 1 / 3
+EPOCHS = 10_000  # of a training that does not end
+LEAST = {"rule": 0.97, "selects": 0.95}  # of the ideal's speed
+SAVED = CheckpointPolicy(seconds=30.0, keep=1)
+RULES: dict[str, Callable[[], EpochRule]] = {
+    "Memory(keep=1/3)": lambda: Memory(keep=KEEP, warmup=Epochs(0)),
+    "Memory()": lambda: Memory(warmup=Epochs(0)),
+}
+
+
+class Sizes(NamedTuple):
+    """The size of a training: of the model, of its data, and of a batch.
+
+    Attributes:
+        model: Name of the model.
+        width: Its width.
+        examples: The number of them.
+        batch: How many a batch has.
+        classes: Number of classes; of text of tokens.
+        length: Tokens of a text; None of images.
+    """
+
+    model: str
+    width: int
+    examples: int
+    batch: int
+    classes: int = 10
+    length: int | None = None
+
+
+FULL = (
+    Sizes("resnet18", 64, 50_000, 128),
+    Sizes("resnet18", 64, 50_000, 1024),
+    Sizes("gpt", 640, 8192, 64, classes=4096, length=256),
+)
+QUICK = (Sizes("resnet18", 4, 64, 16), Sizes("gpt", 32, 64, 16, classes=64, length=16))
+
+
+class OnDevice(Dataset[Any]):
+    """Examples on a device, of which a batch is gathered at once.
+
+    Args:
+        batch: All of them; images are [N, H, W, C], so that those of a batch lie channels last.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self.batch, self.device = batch, tree.tensors(batch)[0].device
+
+    def __len__(self) -> int:
+        return tree.size(self.batch)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        rows = torch.tensor(indices)
+        if self.device.type == "cuda":
+            rows = rows.pin_memory().to(self.device, non_blocking=True)
+        return tree.take(self.batch, rows)
+
+
+class Training:
+    """A model, its data and its optimizer, with the ways to train it for an epoch."""
+
+    def __init__(self, sizes: Sizes, device: str) -> None:
+        torch.manual_seed(0)
+        self.device, classes, length = device, sizes.classes, sizes.length
+        self.losses: Callable[[nn.Module, Any], Tensor]
+        if length is not None:
+            data: Any = torch.randint(classes, (sizes.examples, length + 1), device=device)
+            shape = {"vocabulary": classes, "length": length}
+            self.losses = token_losses
+        else:
+            images = torch.randn(sizes.examples, 32, 32, 3, device=device)
+            data = images, torch.randint(classes, (sizes.examples,), device=device)
+            shape = {"channels": 3}
+            self.losses = channels_last_losses
+        self.model = build(sizes.model, width=sizes.width, classes=classes, **shape).to(device)
+        if length is None:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, 0.9)
+        self.loader = DataLoader(
+            OnDevice(data), sizes.batch, shuffle=True, drop_last=True, collate_fn=as_it_is
+        )
+        self.steps = len(self.loader)
+
+    def casting(self) -> torch.autocast:
+        """Returns a context of mixed precision."""
+        return torch.autocast(self.device, torch.bfloat16)
+
+    def step(self, loss: Tensor) -> None:
+        """Makes the optimizer's step after the backward of a loss."""
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def plain(self) -> None:
+        """Trains for an epoch without selection."""
+        for batch in self.loader:
+            with self.casting():
+                loss = self.losses(self.model, batch).mean()
+            self.step(loss)
+
+    def forward(self) -> None:
+        """Makes the forwards of an epoch of training."""
+        for batch in self.loader:
+            with self.casting():
+                self.losses(self.model, batch).mean()
+
+    def scoring(self) -> None:
+        """Makes the forwards of a scoring pass over an epoch."""
+        self.model.eval()
+        with torch.no_grad(), self.casting():
+            for batch in self.loader:
+                self.losses(self.model, batch)
+        self.model.train()
+
+    def optimizing(self) -> None:
+        """Makes the optimizer's steps of an epoch."""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        for _ in range(self.steps):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def selective(self, loader: SelectiveLoader) -> Callable[[], None]:
+        """Returns an epoch with a rule, or with selection after reading."""
+
+        def epoch() -> None:
+            for batch in loader:
+                with self.casting():
+                    losses = self.losses(self.model, batch)
+                self.step(loader.loss(losses))
+
+        return epoch
+
+    def single_pass(self) -> Callable[[], None]:
+        """Returns an epoch of the single pass."""
+        sift = SinglePass(
+            self.model, losses=self.losses, keep=KEEP, schedule=Schedule(warmup=Epochs(0))
+        )
+
+        def epoch() -> None:
+            for batch in self.loader:
+                with self.casting():
+                    loss = sift(batch)
+                self.step(loss)
+
+        return epoch
+
+    def ways(self) -> dict[str, Callable[[], None]]:
+        """Returns all ways to spend an epoch, by name."""
+        ways: dict[str, Callable[[], None]] = {"plain": self.plain}
+        for name, make in RULES.items():
+            ways[name] = self.selective(SelectiveLoader(self.loader, memory=make(), epochs=EPOCHS))
+        exact = SelectiveLoader(
+            self.loader, self.model, losses=self.losses, keep=KEEP, exact=True,
+            scorer=Fresh(autocast=torch.bfloat16), schedule=Schedule(warmup=Epochs(0)),
+        )  # fmt: skip
+        ways["keep=1/3, after reading"] = self.selective(exact)
+        ways["SinglePass(keep=1/3)"] = self.single_pass()
+        return ways
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def channels_last_losses(model: nn.Module, batch: Any) -> Tensor:
+    """Returns the losses of images that are [N, H, W, C]."""
+    images, labels = batch
+    return image_losses(model, (images.permute(0, 3, 1, 2), labels))
+
+
+def count_waits(epoch: Callable[[], None]) -> int:
+    """Returns how often the host waits for the GPU in an epoch."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            epoch()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+
+
+def measure(sizes: Sizes, rounds: int, device: str) -> list[Goal]:
+    """Times the epochs of one training, all in turns."""
+    training = Training(sizes, device)
+    ways = training.ways()
+    apart = {
+        "forward": training.forward,
+        "scoring": training.scoring,
+        "optimizer": training.optimizing,
+    }
+    took = {
+        name: 1000 * seconds / training.steps
+        for name, seconds in medians(ways | apart, rounds, device).items()
+    }
+    kept = round(KEEP * sizes.batch) / sizes.batch
+    plain, forward, optimizer = took["plain"], took["forward"], took["optimizer"]
+    ideals = dict.fromkeys(["plain", *RULES], plain) | {
+        "keep=1/3, after reading": took["scoring"] + kept * plain,
+        "SinglePass(keep=1/3)": forward + kept * (plain - forward - optimizer) + optimizer,
+    }
+    goals = []
+    for name, epoch in ways.items():
+        where = f"{sizes.model} of width {sizes.width}, batch {sizes.batch:,}: {name}"
+        speed = ideals[name] / took[name]
+        least = None if name == "plain" else LEAST["rule" if name in RULES else "selects"]
+        goals += [
+            Goal(where, "milliseconds a step", took[name]),
+            Goal(where, "over plain's", took[name] / plain),
+            Goal(
+                where, "ideal over it", speed, f"at least {least}" if least else "",
+                speed >= least if least else None,
+            ),
+        ]  # fmt: skip
+        if device == "cuda":
+            goals.append(Goal(where, "waits a step", count_waits(epoch) / training.steps))
+    return goals
+
+
+def train_comparison(folder: Path, plan: Plan) -> None:
+    """Goes on with one comparison, in a process of its own."""
+    torch.set_num_threads(1)
+    with ConsoleReporter(Console(stderr=True)) as reporter:
+        compare(plan, folder, reporter, "resume", policy=SAVED)
+
+
+def train_budgets(asked: argparse.Namespace) -> None:
+    """Trains the comparisons of the recipe, until all are finished or the time is up.
+
+    Raises:
+        SystemExit: If a comparison fails.
+    """
+    ends = time.monotonic() + 60 * asked.minutes
+    recipe, scale = find_recipe(str(RECIPE)), Scale.SMALL if asked.quick else Scale.FULL
+    plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device})
+    left = [folder for folder, plan in plans.items() if not is_finished(plan, folder)]
+    left.sort(key=lambda folder: plan_cost(plans[folder]) or 0.0)  # the longest is taken first
+    for plan in {plans[folder].settings.data: plans[folder] for folder in left}.values():
+        prepare_data(plan)  # which decodes what all processes read
+    spawn, running = multiprocessing.get_context("spawn"), []
+    while (left or running) and time.monotonic() < ends:
+        while left and len(running) < asked.processes:
+            folder = left.pop()
+            running.append(spawn.Process(target=train_comparison, args=(folder, plans[folder])))
+            running[-1].start()
+        time.sleep(0.2)
+        if any(process.exitcode for process in running):
+            break
+        running = [process for process in running if process.exitcode is None]
+    failed = any(process.exitcode for process in running)
+    for process in running:
+        process.terminate()
+        process.join()
+    recorded = [Comparison.read(path) for path in plans if (path / SUMMARY).is_file()]
+    finished = sum(len(comparison.runs) for comparison in recorded)
+    print(f"{finished} of {sum(len(plan.runs()) for plan in plans.values())} runs are finished")
+    if failed:
+        raise SystemExit("a comparison failed, see above: the others go on with the next call")
+    if all(is_finished(plan, folder) for folder, plan in plans.items()):
+        for analysis, paths in draw_recipe(recipe, scale, asked.folder, plans):
+            print(analysis.name, *paths, sep="\n  ")
+
+
+def main() -> None:
+    parser = options(__doc__.partition("\n")[0], quick="tiny models, one round")
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
+    parser.add_argument("--rounds", type=int, help="of each training, 5 by default")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no work is begun after these")
+    parser.add_argument("--budgets", action="store_true", help="train at several budgets")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/gpu"), help="of the budgets' runs"
+    )
+    parser.add_argument("--processes", type=int, default=4, help="comparisons trained side by side")
+    asked = begin(parser)
+    if asked.budgets:
+        train_budgets(asked)
+        return
+    torch.backends.cudnn.benchmark = True
+    ends = time.monotonic() + 60 * asked.minutes
+    goals: list[Goal] = []
+    for sizes in QUICK if asked.quick else FULL:
+        if time.monotonic() < ends:
+            goals += measure(sizes, asked.rounds or (1 if asked.quick else 5), asked.device)
+        else:
+            print(f"{sizes} is left out: {asked.minutes:g} minutes are over")
+    card = torch.cuda.get_device_name() if asked.device == "cuda" else "a processor"
+    report(TITLE.format(device=card), goals, asked, tabled=True)
+
+
+if __name__ == "__main__":
+    main()

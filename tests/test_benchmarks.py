@@ -1,0 +1,88 @@
+"""The benchmarks of a GPU and of reading, at a tiny size on the processor."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.recipes.recipe import Scale, find_recipe
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def run(*arguments):
+    """Runs the benchmark in a process of its own, as a module beside it is named transformers."""
+    command = [sys.executable, FOLDER / "gpu.py", "--device", "cpu", "--quick", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_way_of_a_step_is_timed_beside_plain_training(tmp_path):
+    run("--json", tmp_path / "gpu.json")
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    measured = defaultdict(dict)
+    for row in record["rows"]:
+        training, _, way = row["setting"].partition(": ")
+        measured[training, way][row["what"]] = row["measured"]
+    assert len({training for training, _ in measured}) == 2
+    assert {way for _, way in measured} == {
+        "plain", "Memory(keep=1/3)", "Memory()", "keep=1/3, after reading", "SinglePass(keep=1/3)",
+    }  # fmt: skip
+    for (training, _), row in measured.items():
+        plain = measured[training, "plain"]["milliseconds a step"]
+        assert row["over plain's"] == pytest.approx(row["milliseconds a step"] / plain)
+
+
+@pytest.mark.slow
+def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(tmp_path):
+    budgets = ("--budgets", "--folder", tmp_path, "--processes", "2")
+    assert "0 of 6 runs" in run(*budgets, "--minutes", "0")
+    assert "6 of 6 runs" in run(*budgets)
+    assert "sb-memory" in (tmp_path / "gpu_budgets-small" / "pays.md").read_text()
+
+
+def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
+    budgets = defaultdict(set)
+    for plan in find_recipe(str(FOLDER / "gpu_budgets.toml")).plans(Scale.FULL).values():
+        assert (plan.settings.model, plan.settings.width, len(plan.seeds)) == ("resnet18", 64, 3)
+        assert "traditional" in plan.strategies
+        budgets[plan.settings.data].add(plan.settings.budget)
+    assert budgets == {"cifar10": {4, 8, 16, 32, 64}, "gtsrb": {1, 2, 4, 8, 16}}
+
+
+@pytest.fixture(scope="module")
+def reading():
+    """The module of the benchmark of reading."""
+    for name in ("datasets", "webdataset"):
+        pytest.importorskip(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        spec = importlib.util.spec_from_file_location("reading", FOLDER / "reading.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+        del sys.modules["goals"]
+
+
+def test_what_is_left_out_is_not_decoded_except_of_shards(reading, tmp_path):
+    count = 512
+    pixels = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
+    labels = torch.arange(count) % 10
+    data = ImageData("random", pixels, labels, pixels[:1], labels[:1], names=tuple("0123456789"))
+    reading.write_images(tmp_path, data, count)
+    for reader in reading.READERS:
+        shares = defaultdict(dict)
+        for row in reading.measure(reader, tmp_path, count, 1):
+            shares[row.setting][row.what] = row.measured
+        for setting, row in shares.items():
+            trained, decoded = row["share trained on"], row["share decoded"]
+            assert decoded == (1 if reader == "WebDataset" else trained)
+            if "keep=0.5" in setting:
+                assert trained == 0.5

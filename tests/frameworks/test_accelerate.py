@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    IterableDataset,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -21,20 +19,18 @@ from torch.utils.data import (
 from siftback import (
     Epochs,
     InfoBatch,
-    Kakurenbo,
     Memory,
     Pool,
     SelectiveLoader,
     SelectiveSampler,
-    Stale,
 )
 from siftback.errors import BatchError, ConfigError, StateError
 from torchrun import found_by_ranks
-from toys import AT_ONCE, at_once
+from toys import AT_ONCE
 
 accelerate = pytest.importorskip("accelerate", reason="needs pip install siftback[accelerate]")
 
-from accelerate import Accelerator, DataLoaderConfiguration, ParallelismConfig  # noqa: E402
+from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 from accelerate.utils import DistributedType  # noqa: E402
 from accelerate_ranks import BATCH, COUNT, EPOCHS, STOP, Network, data  # noqa: E402
@@ -74,94 +70,21 @@ def shuffled(batch=BATCH, **settings):
 def arguments(method, net):
     if method == "memory":
         return {"memory": Memory(keep=0.5, warmup=Epochs(1)), "epochs": EPOCHS}
-    if method == "InfoBatch":
-        return {"memory": InfoBatch(), "epochs": EPOCHS}
-    if method == "Stale":
-        rule = Stale(keep=0.5, every=2, warmup=Epochs(0))
-        return {"model": net, "loss_fn": F.cross_entropy, "memory": rule, "epochs": EPOCHS}
-    given = {"model": net, "loss_fn": F.cross_entropy, "epochs": EPOCHS}
-    return {**given, "keep": 0.5, "schedule": AT_ONCE}
+    scoring = {"model": net, "loss_fn": F.cross_entropy, "keep": 0.5}
+    return {**scoring, "schedule": AT_ONCE, "epochs": EPOCHS}
 
 
-def train(accelerator, method, *, save=None, load=None, source=None, net=None):
-    """What batches were given after a state was saved or loaded, and the weights in the end."""
-    net = net or network()
-    loader = prepare(accelerator, source or shuffled(), **arguments(method, net))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    model, optimizer = accelerator.prepare(net, optimizer)
-    torch.manual_seed(5)  # of dropout
-    if load is not None:
-        accelerator.load_state(load)
-    seen, synchronized, done = [], [], 0
-    while loader.epoch < EPOCHS:
-        for x, y in loader:
-            seen.append(x[:, 0].long().tolist())
-            with accelerator.accumulate(model):
-                losses = F.cross_entropy(model(x), y, reduction="none")
-                accelerator.backward(loader.loss(losses))
-                optimizer.step()
-                optimizer.zero_grad()
-            synchronized.append(accelerator.sync_gradients)
-            done += 1
-            if save is not None and done == save[1]:
-                accelerator.save_state(save[0])
-                seen = []
-    accelerator.free_memory()
-    accelerator._custom_objects.clear()
-    return seen, model.state_dict(), synchronized
+def ends_of(accelerator, loader):
+    """Whether each batch of an epoch is its last one."""
+    ends = []
+    for x, _ in loader:
+        loader.record(torch.ones(len(x)))
+        ends.append(accelerator.gradient_state.end_of_dataloader)
+    return ends
 
 
 def equal(one, other):
     return all(torch.equal(one[name], other[name]) for name in one)
-
-
-def by_hand(method, accumulated):
-    """The same training in a loop without Accelerate, and where it stepped."""
-    net, stepped = network(), []
-    given = arguments(method, net)
-    if "keep" in given or method == "Stale":
-        given["exact"] = True
-    loader = SelectiveLoader(shuffled(), **at_once(given) | {"shorter_epochs": False})
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    torch.manual_seed(5)
-    for _ in range(EPOCHS):
-        left = 0
-        for x, y in loader:
-            losses = F.cross_entropy(net(x), y, reduction="none")
-            (loader.loss(losses) / accumulated).backward()
-            left = (left + 1) % accumulated
-            stepped.append(left == 0)
-            if left == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-        if left:
-            stepped[-1] = True
-            optimizer.step()
-            optimizer.zero_grad()
-    return net.state_dict(), stepped
-
-
-@pytest.mark.parametrize("accumulated", [1, 4])
-@pytest.mark.parametrize("method", [*METHODS, "InfoBatch", "Stale"])
-def test_a_last_incomplete_group_is_stepped_as_by_hand(method, accumulated):
-    accelerator = on_cpu(gradient_accumulation_steps=accumulated)
-    _, weights, synchronized = train(accelerator, method)
-    wanted, stepped = by_hand(method, accumulated)
-    assert synchronized == stepped
-    assert accumulated == 1 or False in stepped
-    assert equal(weights, wanted)
-
-
-@pytest.mark.parametrize("stop", [3, 6, 7, 12, 14])
-@pytest.mark.parametrize("method", [*METHODS, "InfoBatch", "Stale"])
-def test_a_state_saved_within_an_epoch_is_gone_on_from(method, stop, tmp_path):
-    if method != "selective-backprop":
-        stop *= 2
-    whole, weights, _ = train(on_cpu(), method, save=(tmp_path, stop))
-    rest, resumed, _ = train(on_cpu(), method, load=tmp_path)
-    assert rest == whole
-    assert len(rest) == (18 if method == "selective-backprop" else EPOCHS * STEPS) - stop
-    assert equal(resumed, weights)
 
 
 def test_the_sampler_lies_within_the_batch_sampler():
@@ -169,6 +92,7 @@ def test_the_sampler_lies_within_the_batch_sampler():
     assert isinstance(loader.batch_sampler, BatchSampler)
     assert isinstance(loader.batch_sampler.sampler, SelectiveSampler)
     assert len(loader) == loader.steps(0) == STEPS
+    assert loader.total_steps == 4 * STEPS
     assert loader.memory.examples == COUNT
 
 
@@ -198,59 +122,27 @@ def test_loaders_that_were_wrapped_or_prepared_are_refused():
             prepare(accelerator, loader, memory=Memory(0.55), epochs=4)
 
 
-def test_dispatched_batches_are_refused():
-    settings = DataLoaderConfiguration(dispatch_batches=True)
-    with pytest.raises(ConfigError, match="dispatch_batches"):
-        prepare(on_cpu(dataloader_config=settings), shuffled(), memory=Memory(0.55), epochs=4)
-
-
-def test_what_shards_a_model_is_refused_where_a_scoring_pass_needs_it():
-    accelerator, net = on_cpu(), network()
+def test_a_rule_is_prepared_where_the_model_is_sharded():
+    accelerator = on_cpu()
     accelerator.state.distributed_type = DistributedType.FSDP
-    with pytest.raises(ConfigError, match="FSDP shards the model"):
-        prepare(accelerator, shuffled(), net, F.cross_entropy, keep=0.5)
     assert len(prepare(accelerator, shuffled(), memory=Memory(0.55), epochs=4)) == 12
-
-
-def test_processes_that_share_examples_are_refused(monkeypatch):
-    accelerator, several = on_cpu(), ParallelismConfig(tp_size=2)
-    monkeypatch.setattr(Accelerator, "parallelism_config", property(lambda self: several))
-    with pytest.raises(ConfigError, match="data parallelism alone"):
-        prepare(accelerator, shuffled(), memory=Memory(0.55), epochs=4)
-
-
-def test_a_last_batch_that_nobody_knows_is_refused():
-    net = network()
-    with pytest.raises(ConfigError, match="exact=False"):
-        prepare(on_cpu(), shuffled(), net, F.cross_entropy, keep=0.5, exact=False)
-
-    class Endless(IterableDataset):
-        def __iter__(self):
-            return iter(data())
-
-    loader = prepare(on_cpu(), DataLoader(Endless(), 4), net, F.cross_entropy, keep=0.5)
-    with pytest.raises(ConfigError, match="which batch is its last one is not known"):
-        next(iter(loader))
 
 
 def test_a_rule_of_any_count_has_a_last_batch_in_a_pool_of_its_own():
     accelerator = on_cpu(gradient_accumulation_steps=100)
     loader = prepare(accelerator, shuffled(), memory=InfoBatch(), epochs=4, pool=Pool(8))
     for _ in range(4):
-        ends = []
-        for x, _ in loader:
-            loader.loss(torch.rand(len(x), requires_grad=True))
-            ends.append(accelerator.gradient_state.end_of_dataloader)
+        ends = ends_of(accelerator, loader)
         assert ends == [False] * (len(ends) - 1) + [True]
 
 
 def test_a_sampler_of_one_s_own_is_counted_as_it_is():
     sampler = WeightedRandomSampler(torch.ones(COUNT), 30, generator=torch.Generator())
     source = DataLoader(data(), BATCH, sampler=sampler)
-    seen, _, synchronized = train(on_cpu(gradient_accumulation_steps=100), "memory", source=source)
-    assert synchronized.count(True) == EPOCHS
-    assert synchronized[-1]
-    assert len(seen) == EPOCHS * 8
+    accelerator = on_cpu()
+    loader = prepare(accelerator, source, memory=Memory(keep=0.5), epochs=EPOCHS)
+    for _ in range(EPOCHS):
+        assert ends_of(accelerator, loader) == [False] * 7 + [True]
 
 
 def test_an_epoch_that_ends_early_is_an_error():
@@ -263,10 +155,8 @@ def test_an_epoch_that_ends_early_is_an_error():
         list(loader)
 
 
-def test_skipping_first_batches_is_refused():
+def test_an_attribute_that_neither_has_is_refused():
     loader = prepare(on_cpu(), shuffled(), memory=Memory(0.55), epochs=4)
-    with pytest.raises(AttributeError, match="load_state"):
-        accelerate.skip_first_batches(loader, 2)
     with pytest.raises(AttributeError, match="has no attribute 'other'"):
         loader.other  # noqa: B018
 
@@ -282,14 +172,10 @@ def test_an_epoch_that_a_loop_left_has_ended(stop):
             break
     assert accelerator.gradient_state.active_dataloader is None
     assert loader.epoch == 1
-    ends = []
-    for x, _ in loader:
-        loader.record(torch.ones(len(x)))
-        ends.append(accelerator.gradient_state.end_of_dataloader)
-    assert ends == [False] * 11 + [True]
+    assert ends_of(accelerator, loader) == [False] * 11 + [True]
     loader.set_epoch(3)
     assert loader.epoch == 3
-    assert sum(1 for x, _ in loader if loader.record(torch.ones(len(x))) is None) == STEPS
+    assert len(ends_of(accelerator, loader)) == STEPS
 
 
 def test_a_validation_within_an_epoch_does_not_end_it():
@@ -303,52 +189,6 @@ def test_a_validation_within_an_epoch_does_not_end_it():
         assert len(accelerator.gather_for_metrics(x)) == len(x)
         ends.append(accelerator.gradient_state.end_of_dataloader)
     assert ends == [False] * 11 + [True]
-
-
-RULES = {
-    "memory": Memory,
-    "fixed share": lambda: Memory(keep=0.5, warmup=Epochs(0)),
-    "infobatch": InfoBatch,
-    "kakurenbo": lambda: Kakurenbo(0.5, warmup=Epochs(1)),
-}
-
-
-@pytest.mark.parametrize("accumulated", [1, 5])
-@pytest.mark.parametrize("rule", RULES)
-def test_steps_and_the_final_learning_rate_are_those_without_selection(rule, accumulated):
-    found = []
-    for selects in (False, True):
-        accelerator, net = on_cpu(gradient_accumulation_steps=accumulated), network()
-        if selects:
-            loader = prepare(accelerator, shuffled(), memory=RULES[rule](), epochs=4)
-            assert loader.total_steps == 4 * len(loader)
-        else:
-            loader = accelerator.prepare(shuffled())
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        total = 4 * -(-len(loader) // accumulated)
-        net, optimizer, schedule = accelerator.prepare(
-            net, optimizer, OneCycleLR(optimizer, 0.1, total)
-        )
-        batches, rates, steps = [], [], 0
-        for _ in range(4):
-            for x, y in loader:
-                with accelerator.accumulate(net):
-                    logits = net(x)
-                    losses = F.cross_entropy(logits, y, reduction="none")
-                    confidence, predicted = logits.detach().softmax(1).max(1)
-                    right = {"correct": predicted == y, "confidence": confidence}
-                    loss = loader.loss(losses, **right) if selects else losses.mean()
-                    accelerator.backward(loss)
-                    rates.append(optimizer.param_groups[0]["lr"])
-                    optimizer.step()
-                    schedule.step()
-                    optimizer.zero_grad()
-                batches.append(len(x))
-                steps += accelerator.sync_gradients
-        found.append((batches, rates, steps, total))
-    assert found[0] == found[1]
-    assert steps == total
-    assert rates[-1] == pytest.approx(0.1 / 25 / 1e4)
 
 
 class Noting(nn.Module):
@@ -484,8 +324,11 @@ def test_what_two_processes_would_both_read_is_refused(ranks):
 
 @pytest.mark.distributed
 def test_a_state_of_another_number_of_processes_is_refused(ranks, folder):
+    accelerator, net = on_cpu(), Network()
+    prepare(accelerator, shuffled(), **arguments("memory", net))
+    accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
     with pytest.raises(StateError, match="saved by 2 processes, and there are 1"):
-        train(on_cpu(), "memory", load=folder / "memory", net=Network())
+        accelerator.load_state(folder / "memory")
 
 
 @pytest.mark.slow

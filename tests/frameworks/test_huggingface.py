@@ -13,7 +13,6 @@ from hugging_face_models import (
     MODELS,
     NO_DROPOUT,
     TINY,
-    Lengths,
     Plain,
     Selective,
     arguments,
@@ -21,12 +20,10 @@ from hugging_face_models import (
     epochs_of,
     language_model,
     padded,
-    same,
     selection,
     sentences,
     trainer,
     vocabulary,
-    weights_of,
 )
 
 import transformers
@@ -119,59 +116,16 @@ def test_accumulation_over_kept_rows_is_one_batch_of_them(kind, tmp_path):
     )
 
 
-LENGTHS = {
-    "epochs": {"num_train_epochs": 3},
-    "a part of an epoch": {"num_train_epochs": 2.5},
-    "steps": {"max_steps": 7},
-    "accumulation": {"num_train_epochs": 2, "gradient_accumulation_steps": 2},
-}
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("method", METHODS)
-def test_steps_evaluations_and_learning_rates_are_those_of_a_plain_trainer(
-    method, length, tmp_path
-):
-    settings = LENGTHS[length] | {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "warmup_steps": 2,
-        "lr_scheduler_type": "cosine",
-    }
-    ours = trainer(tmp_path, "classifier", selection=selection(method), **settings)
-    ours.train()
-    plain = trainer(tmp_path, "classifier", of=Plain, **settings)
-    plain.train()
-    assert Lengths(ours) == Lengths(plain)
-    assert ours.state.global_step == ours.state.max_steps == Lengths(ours).scheduled
-    print(method, length, Lengths(ours), ours.stats)
-
-
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("method", METHODS)
-def test_a_training_resumed_within_an_epoch_is_the_same_bit_for_bit(method, kind, tmp_path):
-    settings = {
-        "num_train_epochs": 3,
-        "gradient_accumulation_steps": 2,
-        "save_strategy": "steps",
-        "save_steps": 1,
-    }
-
-    def fresh():
-        return trainer(tmp_path, kind, 56, selection=selection(method), **settings)
-
-    whole = fresh()
-    whole.train()
-    steps = whole.state.global_step
-    # Within the first epoch; within a drawn one; and at an epoch's end.
-    for stop in (2, steps - 1, 4):
-        again = fresh()
-        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
-        assert again.state.global_step == steps
-        assert again.batches == whole.batches[-len(again.batches) :]
-        assert same(weights_of(again), weights_of(whole))
-        assert again.stats.seen == whole.stats.seen
-        assert again.stats.backwards == whole.stats.backwards
+def test_a_memory_has_the_loss_of_each_sequence_as_of_one_alone(tmp_path):
+    rule = Memory(keep=0.5, warmup=Epochs(1))
+    given = {"selection": {"memory": rule}, "learning_rate": 0.0}
+    trainer(tmp_path, "language model", 42, **given).train()
+    with torch.no_grad():
+        alone = [
+            sequence_losses(language_model(), padded([row]))
+            for row in sentences(42, "language model")
+        ]
+    torch.testing.assert_close(rule.values[:, 0], torch.cat(alone))
 
 
 def test_evaluation_is_not_selected(tmp_path):

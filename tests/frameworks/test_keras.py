@@ -20,7 +20,6 @@ from keras_models import (  # noqa: E402
     COUNT,
     KEEP,
     SPARSE,
-    Counts,
     compiled,
     crossentropy,
     data,
@@ -266,30 +265,6 @@ WRAPPED = {
     "fixed memory": lambda net: (LossRecorder(net), Memory(keep=0.3, warmup=Epochs(1))),
     "weights": lambda net: (LossRecorder(net), InfoBatch()),
 }
-
-
-@pytest.mark.parametrize("wrap", WRAPPED)
-def test_steps_validations_and_learning_rates_are_those_of_plain_training(wrap):
-    found = []
-    for model, memory in ((network(), None), WRAPPED[wrap](network())):
-        rate = keras.optimizers.schedules.CosineDecay(0.1, 4 * 4)
-        counts, early = Counts(), keras.callbacks.EarlyStopping(patience=9)
-        more = {"validation_data": data(20, seed=1), "callbacks": [counts, early]}
-        compiled(model, rate=rate, metrics=["accuracy"])
-        if memory:
-            dataset = SelectiveDataset(data(), BATCH, memory=memory, epochs=4)
-            assert dataset.total_steps == 16
-            history = model.fit(dataset, epochs=4, verbose=0, **more)
-            assert model.stats.unread > 0
-        else:
-            history = fit(model, "arrays", data(), 4, **more)
-        found.append((counts.steps, counts.batches, counts.validations, counts.rates))
-        names = {name for name in history.history if not name.startswith("sift/")}
-        assert names == {"accuracy", "loss", "val_accuracy", "val_loss"}
-        assert int(model.optimizer.iterations) == 16
-    assert found[0] == found[1]
-    assert found[1][1:3] == (16, 4)
-    assert found[1][3][-1] < 1e-3
 
 
 @pytest.mark.parametrize("wrap", ["selective", "fixed memory"])

@@ -5,13 +5,10 @@ import pytest
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 import torch
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning_parts import (
     EXPECTED_WARNINGS,
-    LAST,
     STEPS,
     ClassWeights,
-    Endless,
     Manual,
     NoLoss,
     OfOutputs,
@@ -63,6 +60,10 @@ class Noted(OneCycle):
 
 
 SEEN = []
+
+
+def half():
+    return SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)
 
 
 def test_exactly_k_rows_are_trained_on_as_a_loop_by_hand_does():
@@ -130,40 +131,9 @@ def test_keeping_all_is_training_without_it_bit_for_bit():
     assert logged[0]["second"] == STEPS
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"accumulate_grad_batches": 4},
-        {"limit_train_batches": 0.5, "val_check_interval": 0.5},
-        {"limit_train_batches": 5, "val_check_interval": 0.4, "accumulate_grad_batches": 2},
-        {
-            "max_epochs": -1,
-            "max_steps": 11,
-            "val_check_interval": 4,
-            "check_val_every_n_epoch": None,
-        },
-    ],
-    ids=str,
-)
-def test_steps_validations_and_rates_are_those_without_it(options):
-    found = []
-    for callbacks in ([SelectiveCallback(keep=1 / 3, schedule=AT_ONCE)], []):
-        module, trainer = OneCycle(), trainer_of(*callbacks, **options)
-        trainer.fit(module, plain(), validation())
-        counted = module.total, module.validations, module.totals
-        found.append((trainer.global_step, *counted, module.rates))
-    assert found[0] == found[1]
-    steps, total, *_, rates = found[0]
-    assert steps == total == len(rates)
-    assert rates[-1] == pytest.approx(LAST)
-
-
 def test_a_step_scores_under_the_autocast_of_training_and_in_eval_mode():
     SEEN.clear()
-    trainer = fit_selecting(
-        SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), Noted(), precision="bf16-mixed"
-    )
+    trainer = fit_selecting(half(), Noted(), precision="bf16-mixed")
     each = [(torch.bfloat16, False, BATCH), (torch.bfloat16, True, BATCH // 2)]
     assert each * STEPS * EPOCHS == SEEN
     assert trainer.global_step == STEPS * EPOCHS
@@ -171,17 +141,15 @@ def test_a_step_scores_under_the_autocast_of_training_and_in_eval_mode():
 
 def test_manual_optimization_trains_as_automatic_does():
     manual, automatic = Manual(), Net()
-    trainer = fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), manual)
-    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), automatic)
+    trainer = fit_selecting(half(), manual)
+    fit_selecting(half(), automatic)
     assert manual.examples == automatic.examples
     assert torch.equal(weights_of(manual), weights_of(automatic))
     assert trainer.global_step == STEPS * EPOCHS
     assert manual.other.requires_grad
     accumulated, by_trainer = Manual(every=2), Net()
-    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), accumulated)
-    fit_selecting(
-        SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), by_trainer, accumulate_grad_batches=2
-    )
+    fit_selecting(half(), accumulated)
+    fit_selecting(half(), by_trainer, accumulate_grad_batches=2)
     assert torch.equal(weights_of(accumulated), weights_of(by_trainer))
 
 
@@ -200,14 +168,14 @@ def test_batches_are_any_tree_whose_parts_have_a_row_per_example():
         for x, y in zip(*data().tensors, strict=True)
     ]
     module = Nested()
-    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
+    fit_selecting(half(), module, DataLoader(rows, BATCH))
     assert module.names == [str(row) for step in module.examples for row in step]
     uneven = [{"of": {"x": x}, "y": y, "name": "ab"} for x, y in data()]
     loader = DataLoader(
         uneven, BATCH, collate_fn=lambda rows: {**rows[0], "of": {"x": rows[1]["of"]["x"]}}
     )
     with pytest.raises(BatchError, match=r"batch.*without rows"):
-        fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), Nested(), loader)
+        fit_selecting(half(), Nested(), loader)
 
 
 def test_a_schedule_says_when_and_annealing_how_much():
@@ -225,8 +193,8 @@ class Popping(Net):
 def test_a_step_may_take_its_batch_apart():
     rows = [{"x": x, "y": y} for x, y in data()]
     module, other = Popping(), Net()
-    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
-    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), other, DataLoader(data(), BATCH))
+    fit_selecting(half(), module, DataLoader(rows, BATCH))
+    fit_selecting(half(), other, DataLoader(data(), BATCH))
     assert torch.equal(weights_of(module), weights_of(other))
 
 
@@ -249,7 +217,7 @@ def test_losses_of_sequences_are_those_of_per_example():
     memory, module, callback = (
         Memory(keep=0.5),
         Sequences(),
-        SelectiveCallback(keep=1 / 2, schedule=AT_ONCE),
+        half(),
     )
     fit_remembering(module, memory=memory)
     losses = per_example(F.cross_entropy)(*module.positions(data().tensors)).detach()
@@ -268,7 +236,7 @@ class Unlabelled(Sequences):
 
 
 def test_examples_without_a_target_are_never_chosen():
-    module, callback = Unlabelled(), SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)
+    module, callback = Unlabelled(), half()
     fit_selecting(callback, module)
     examples = [example for step in module.examples for example in step]
     assert examples
@@ -305,7 +273,7 @@ def test_a_step_whose_losses_are_not_known_is_refused_before_it_trains(kind, err
     module = kind()
     before = weights_of(module)
     with pytest.raises(error, match=message):
-        fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module)
+        fit_selecting(half(), module)
     assert torch.equal(weights_of(module), before)
     assert "training_step" not in vars(module)
 
@@ -362,24 +330,10 @@ def test_weights_that_cannot_be_applied_are_refused(kind):
         fit_selecting(SelectiveCallback(selector=Weighing(), schedule=AT_ONCE), kind())
 
 
-class Odd(SingleDeviceStrategy):
-    pass
-
-
-def test_what_a_callback_cannot_do_is_refused_as_fit_starts():
-    with pytest.raises(ConfigError, match="not tried with Odd"):
-        fit_selecting(SelectiveCallback(keep=0.5, schedule=AT_ONCE), Net(), strategy=Odd("cpu"))
-    both = trainer_of(SelectiveCallback(keep=0.5, schedule=AT_ONCE))
-    with pytest.raises(ConfigError, match="one of them"):
-        both.fit(Net(), datamodule=remembering())
+def test_a_callback_beside_a_selective_loader_is_refused():
     selecting = SelectiveLoader(plain(), memory=Memory(0.55), epochs=EPOCHS)
     with pytest.raises(ConfigError, match="one of them"):
-        fit_selecting(SelectiveCallback(keep=0.5, schedule=AT_ONCE), Net(), selecting)
-    endless = Schedule(warmup=Epochs(1))
-    with pytest.raises(ConfigError, match="number of batches of an epoch"):
-        fit_selecting(
-            SelectiveCallback(keep=0.5, schedule=endless), Net(), DataLoader(Endless(), BATCH)
-        )
+        fit_selecting(half(), Net(), selecting)
 
 
 class Raising(Net):
@@ -390,7 +344,7 @@ class Raising(Net):
 def test_the_module_and_the_trainer_are_put_back_after_an_error():
     module = Raising()
     with pytest.raises(RuntimeError, match="on purpose"):
-        fit_selecting(SelectiveCallback(keep=0.5, schedule=AT_ONCE), module)
+        fit_selecting(half(), module)
     assert "training_step" not in vars(module)
     trainer, selective = trainer_of(), remembering()
     kind = type(trainer)
@@ -426,13 +380,11 @@ def test_compiled_code_trains_on_the_same_rows(kind):
     """Which rows those are, the weights tell."""
     torch._dynamo.reset()
     other, remembered = Bare(), Bare()
-    fit_selecting(SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), other, max_epochs=1)
+    fit_selecting(half(), other, max_epochs=1)
     fit_remembering(remembered, max_epochs=2)
     for fit, expected in (
         (
-            lambda module: fit_selecting(
-                SelectiveCallback(keep=1 / 2, schedule=AT_ONCE), module, max_epochs=1
-            ),
+            lambda module: fit_selecting(half(), module, max_epochs=1),
             other,
         ),
         (lambda module: fit_remembering(module, max_epochs=2), remembered),

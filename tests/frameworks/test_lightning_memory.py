@@ -6,10 +6,9 @@ pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning_parts import (
     EXPECTED_WARNINGS,
-    LAST,
     STEPS,
     ClassWeights,
     Endless,
@@ -41,68 +40,14 @@ from torch.utils.data import DataLoader
 
 from siftback import (
     EpochRule,
-    Epochs,
-    InfoBatch,
-    Kakurenbo,
     Memory,
     SelectiveLoader,
-    Stale,
 )
-from siftback.errors import ConfigError, LossError
-from siftback.frameworks.lightning import SelectiveDataModule
+from siftback.errors import ConfigError, LossError, StateError
+from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 from toys import AT_ONCE
 
 pytestmark = EXPECTED_WARNINGS
-
-
-class Predicting(OneCycle):
-    """Records predictions too, which some rules need."""
-
-    def training_step(self, batch, batch_idx):
-        logits = self(batch[0])
-        losses = F.cross_entropy(logits, batch[1], reduction="none")
-        confidence, predicted = logits.detach().softmax(1).max(1)
-        self.note(batch[0])
-        return self.trainer.datamodule.loss(
-            losses, correct=predicted == batch[1], confidence=confidence
-        )
-
-
-RULES = {
-    "memory": Memory,
-    "fixed share": lambda: Memory(keep=0.5, warmup=Epochs(0)),
-    "infobatch": InfoBatch,
-    "kakurenbo": lambda: Kakurenbo(0.5, warmup=Epochs(1)),
-}
-OPTIONS = [
-    {},
-    {"accumulate_grad_batches": 4},
-    {"val_check_interval": 0.34},
-    {"val_check_interval": 5},
-    {"limit_train_batches": 0.5, "val_check_interval": 0.5},
-    {"limit_train_batches": 5, "val_check_interval": 0.4, "accumulate_grad_batches": 2},
-    {"max_epochs": -1, "max_steps": 11, "val_check_interval": 4, "check_val_every_n_epoch": None},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("rule", RULES)
-def test_memory_s_steps_validations_and_rates_are_those_without_it(rule, options):
-    module = (Predicting if rule == "kakurenbo" else OneCycle)()
-    settings = {"epochs": EPOCHS} if "max_steps" in options else {}
-    selective = SelectiveDataModule(
-        plain(), RULES[rule](), val_dataloaders=validation(), **settings
-    )
-    trainer, without, other = trainer_of(**options), trainer_of(**options), OneCycle()
-    trainer.fit(module, datamodule=selective)
-    without.fit(other, plain(), validation())
-    assert module.per_epoch() == other.per_epoch()
-    assert trainer.global_step == without.global_step == module.total == other.total
-    assert module.validations == other.validations
-    assert module.totals == other.totals
-    assert module.rates == other.rates
-    assert module.rates[-1] == pytest.approx(LAST)
-    assert "training_step" not in vars(module)
 
 
 class Bar(TQDMProgressBar):
@@ -115,21 +60,10 @@ class Bar(TQDMProgressBar):
         super().on_train_epoch_end(trainer, pl_module)
 
 
-def test_an_epoch_has_several_passes_over_what_is_worth_more():
-    module, bar = OneCycle(), Bar()
-    trainer = trainer_of(bar, enable_progress_bar=True, val_check_interval=0.5)
-    selective = SelectiveDataModule(plain(), Memory(keep=0.5), val_dataloaders=validation())
-    trainer.fit(module, datamodule=selective)
+def test_the_progress_bar_counts_the_batches_of_an_epoch():
+    bar = Bar()
+    trainer_of(bar, enable_progress_bar=True).fit(Net(), datamodule=remembering())
     assert bar.totals == [(STEPS, STEPS)] * EPOCHS
-    assert selective.stats.backwards == EPOCHS * COUNT
-    assert selective.stats.seen == COUNT + 2 * (EPOCHS - 1) * COUNT  # two passes in each epoch
-    assert selective.stats.left_out == (EPOCHS - 1) * COUNT
-    first, *later = examples_by_epoch({"steps": module.steps}).values()
-    assert sorted(first) == list(range(COUNT))
-    half = COUNT // 2
-    for rows in later:
-        passes = rows[:half], rows[half:]
-        assert [len(set(rows)) for rows in passes] == [half, half]
 
 
 def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
@@ -141,15 +75,8 @@ def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
     assert len({tuple(rows) for rows in by_epoch.values()}) == 3
 
 
-class Still(Net):
-    """Learns nothing, so that the loss of each example stays what it is."""
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.0)
-
-
-class Recording(Still):
-    """Records losses itself, and would record those of validation too."""
+class Recording(Net):
+    """Records losses itself, and would record those of validation too; learns nothing."""
 
     def training_step(self, batch, batch_idx):
         losses = F.cross_entropy(self(batch[0]), batch[1], reduction="none")
@@ -159,10 +86,12 @@ class Recording(Still):
         losses = F.cross_entropy(self(batch[0]), batch[1] * 0, reduction="none") + 7
         self.log("loss", self.trainer.datamodule.loss(losses))
 
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.0)
 
-@pytest.mark.parametrize("kind", [Still, Recording])
-def test_the_losses_recorded_are_those_of_the_examples_trained_on(kind):
-    memory, module = Memory(keep=0.5), kind()
+
+def test_a_step_records_losses_itself_and_validation_does_not():
+    memory, module = Memory(keep=0.5), Recording()
     fit_remembering(module, memory=memory)
     inputs, targets = data().tensors
     losses = F.cross_entropy(module(inputs), targets, reduction="none").detach()
@@ -219,23 +148,10 @@ def test_memory_under_manual_optimization_is_that_under_automatic():
     assert torch.equal(weights_of(manual), weights_of(automatic))
 
 
-class Lists(LightningDataModule):
-    def val_dataloader(self):
-        return validation()
-
-    def train_dataloader(self):
-        return [plain(), plain()]
-
-
 def refused_modules():
-    yield plain(), Stale(0.5, every=2, warmup=Epochs(0)), {}, "scoring passes"
-    shorter = SelectiveLoader(plain(), memory=Memory(), epochs=EPOCHS, shorter_epochs=True)
-    yield shorter, None, {}, "Lightning reads a batch ahead.*shorter_epochs"
-    yield Lists(), Memory(), {}, "returned a list"
     yield plain(), None, {}, "memory=None"
     yield DataLoader(Endless(), BATCH), Memory(), {}, "IterableDataset"
     yield plain(), Memory(), {"overfit_batches": 2}, "overfit_batches"
-    yield plain(), Memory(), {"reload_dataloaders_every_n_epochs": 1}, "leave them out"
     yield (
         SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
         None,
@@ -248,21 +164,18 @@ def refused_modules():
 @pytest.mark.parametrize("case", range(len(list(refused_modules()))))
 def test_what_a_memory_excludes_is_refused_as_fit_starts(case):
     loader, memory, options, message = list(refused_modules())[case]
-    module, also = Net(), None if isinstance(loader, Lists) else validation()
+    module = Net()
     with pytest.raises(ConfigError, match=message):
         trainer_of(**options).fit(
-            module, datamodule=SelectiveDataModule(loader, memory, val_dataloaders=also)
+            module, datamodule=SelectiveDataModule(loader, memory, val_dataloaders=validation())
         )
     assert module.steps == []
 
 
-def test_a_memory_is_of_one_training():
+def test_a_memory_gives_loaders_to_a_training_alone():
     selective = remembering()
     with pytest.raises(ConfigError, match=r"call trainer\.fit first"):
         selective.train_dataloader()
-    trainer_of(max_epochs=1).fit(Net(), datamodule=selective)
-    with pytest.raises(ConfigError, match="make a new one, with a new memory"):
-        trainer_of().fit(Net(), datamodule=selective)
 
 
 def test_a_loader_wrapped_by_hand_trains_as_the_data_module_does():
@@ -333,3 +246,27 @@ def test_the_data_module_that_is_wrapped_does_all_that_it_did(tmp_path):
     assert {"own": 3} in other.done
     saved = torch.load(tmp_path / "step=7.ckpt")
     assert saved["datamodule_hyper_parameters"] == {"folder": "here"}
+
+
+def test_memory_resumes_between_epochs(tmp_path):
+    whole, more = OneCycle(), {"save_top_k": -1, "filename": "{epoch}"}
+    keep = ModelCheckpoint(tmp_path, **more, save_on_train_epoch_end=True)
+    torch.manual_seed(5)
+    trainer = trainer_of(keep, enable_checkpointing=True)
+    memory = SelectiveDataModule(plain(), Memory(keep=0.5), val_dataloaders=validation())
+    trainer.fit(whole, datamodule=memory)
+    for epoch, done in ((0, STEPS), (1, 2 * STEPS)):
+        resumed = OneCycle()
+        fit_remembering(resumed, ckpt_path=tmp_path / f"epoch={epoch}.ckpt")
+        assert resumed.steps == whole.steps[done:]
+        assert torch.equal(weights_of(resumed), weights_of(whole))
+
+
+def test_a_state_of_another_number_of_processes_is_refused():
+    callback, selective = (
+        SelectiveCallback(keep=0.5, schedule=AT_ONCE),
+        SelectiveDataModule(plain(), Memory()),
+    )
+    for part in (callback, selective):
+        with pytest.raises(StateError, match="saved by 2 processes, and there are 1"):
+            part.load_state_dict({"ranks": [{}, {}], "datamodule": {}})

@@ -157,7 +157,7 @@ PROVOKED = {
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}: {row[1]}"[:40])
-def test_what_the_table_says_is_refused_is(row):
+def test_each_row_of_the_table_is_refused_in_its_words(row):
     _, what, _, message = row
     with pytest.raises((ConfigError, AttributeError), match=re.escape(message.strip("`"))):
         next(act for start, act in PROVOKED.items() if what.startswith(start))()

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from siftback.errors import LossError
+
 Then = Callable[..., None]
 """Called with the copies of some tensors; None in place of one that is None."""
 
@@ -55,6 +57,7 @@ class HostReads:
 
         Raises:
             Exception: What the functions raise, of this read or of earlier ones.
+            LossError: While a CUDA graph is captured.
         """
         copies = [None if tensor is None else _copy(tensor) for tensor in tensors]
         devices = {t.device for t in tensors if t is not None and t.device.type != "cpu"}
@@ -95,6 +98,12 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _record_event(device: torch.device) -> torch.Event:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise LossError(
+            "losses were given while a CUDA graph is captured, and would be read then alone, not "
+            "at each replay: call loader.loss(losses), or record, on the graph's output after it "
+            "was replayed"
+        )
     event = torch.Event(device)
     event.record(torch.accelerator.current_stream(device))
     return event

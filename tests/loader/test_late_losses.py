@@ -305,3 +305,32 @@ def test_a_rule_that_goes_back_alone_takes_nothing_that_was_on_its_way(guard, in
         rule.table.finish()
     assert not rule.has_value.any()
     assert rule.guard is None or rule.guard.confidence == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
+@by_each_rule
+def test_no_step_waits_for_an_accelerator(name):
+    loader = ruled(RULES[name](), shorter_epochs=False)
+    for epoch in range(4):
+        for step, batch in enumerate(loader):
+            losses = batch["loss"].cuda().requires_grad_()
+            correct, confidence = losses > 1, losses.detach().clamp(0, 1)
+            torch.cuda.set_sync_debug_mode("error" if epoch or step else "default")
+            try:
+                loader.loss(losses, correct=correct, confidence=confidence).backward()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    assert loader.memory.has_value.all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_compiled_step_records_the_losses_of_every_batch(compiled):
+    loader = ruled(Memory(0.5, warmup=Epochs(1)))
+
+    def step(losses):
+        return loader.loss(losses * 2)
+
+    step = torch.compile(step, backend="eager") if compiled else step
+    for batch in loader:
+        assert float(step(batch["loss"])) == pytest.approx(float(batch["loss"].mean()) * 2)
+    assert torch.equal(loader.memory.values[:, 0], spread(60) * 2)

@@ -75,7 +75,12 @@ def keep_apart(order: Tensor, neighbors: Tensor, batch_size: int) -> Tensor:
     >>> keep_apart(torch.tensor([3, 1, 4, 0, 2]), torch.tensor([1, 3]), batch_size=2)
     tensor([4, 0, 3, 1, 2])
     """
-    is_neighbor = torch.isin(order, neighbors)
+    if not (len(order) and len(neighbors)):
+        return order
+    # By a table, which takes a fraction of the time of `torch.isin`.
+    table = torch.zeros(int(max(order.max(), neighbors.max())) + 1, dtype=torch.bool)
+    table[neighbors] = True
+    is_neighbor = table[order]
     if not is_neighbor.any():
         return order
     others = order[~is_neighbor]

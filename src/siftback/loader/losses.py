@@ -270,6 +270,7 @@ class LossRecord:
             batch.weights_used = True
             self._without_weights -= batch.needs_weights
 
+    @torch.compiler.disable  # else compiled code might read no losses but the first
     def record(
         self,
         losses: Tensor,

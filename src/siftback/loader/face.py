@@ -368,7 +368,7 @@ class SelectiveLoader:
             ConfigError: If no batch waits for its losses, or weights or a `NoiseGuard` do not fit.
             LossError: If there is not one finite loss for each example, or one weight.
         """
-        weights, stays = self._record.record(
+        recorded: tuple[Tensor | None, Tensor | None] = self._record.record(
             losses,
             correct=correct,
             confidence=confidence,
@@ -376,6 +376,7 @@ class SelectiveLoader:
             weights=weights,
             reduced=reduced,
         )
+        weights, stays = recorded
         if reduced:
             return losses.reshape(())
         if weights is not None:

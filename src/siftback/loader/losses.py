@@ -270,7 +270,8 @@ class LossRecord:
             batch.weights_used = True
             self._without_weights -= batch.needs_weights
 
-    @torch.compiler.disable  # else compiled code might read no losses but the first
+    # Else compiled code might read no losses but the first.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def record(
         self,
         losses: Tensor,

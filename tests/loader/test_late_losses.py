@@ -9,7 +9,15 @@ from torch.utils.data import DataLoader
 
 from late_losses import HostWaits, late
 from remembering import RULES, Numbered, bits, by_rule, plain, ruled, spread, steps_of
-from siftback import Epochs, Memory, NoiseGuard, SelectiveLoader, SelectiveSampler
+from siftback import (
+    Epochs,
+    Memory,
+    NoiseGuard,
+    Schedule,
+    SelectiveLoader,
+    SelectiveSampler,
+    Stale,
+)
 from siftback.errors import LossError
 from siftback.host_reads import HostReads
 from siftback.rules.rule import EpochRule
@@ -334,3 +342,27 @@ def test_a_compiled_step_records_the_losses_of_every_batch(compiled):
     for batch in loader:
         assert float(step(batch["loss"])) == pytest.approx(float(batch["loss"].mean()) * 2)
     assert torch.equal(loader.memory.values[:, 0], spread(60) * 2)
+
+
+@pytest.mark.parametrize(("exact", "expected"), [(True, []), (False, ["aten.nonzero.default"])])
+@pytest.mark.parametrize("rule", [None, "stale"])
+def test_a_scored_batch_waits_once_at_most_and_not_at_all_for_an_exact_number(
+    exact, expected, rule, monkeypatch
+):
+    # Which is checked on the CPU alone.
+    monkeypatch.setattr("siftback.selectors.percentile.check_call", lambda *arguments: None)
+    inputs, targets = torch.randn(64, 8), torch.arange(64) % 4
+    model = torch.nn.Linear(8, 4)
+    data = torch.utils.data.TensorDataset(inputs, targets)
+    choice = {"memory": Stale(1 / 2, warmup=Epochs(0))} if rule else {"keep": 1 / 2}
+    schedule = {} if rule else {"schedule": Schedule(warmup=Epochs(0))}
+    loader = SelectiveLoader(
+        DataLoader(data, 16), model, F.cross_entropy, exact=exact, **choice, **schedule
+    )
+    for _ in loader:  # whose first batch is tried
+        pass
+    loader.set_epoch(0)
+    with HostWaits(*model.parameters()) as mode:
+        for _ in loader:
+            pass
+    assert mode.waits == expected * 4

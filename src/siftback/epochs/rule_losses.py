@@ -212,10 +212,13 @@ class RuleLosses:
         self._waiting = []
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
-        """Gives the rule the scores of a pass: int64[n] and float32[n]."""
+        """Gives the rule the scores of a pass: int64[n] and float[n], on any device."""
         self._check_turn()
-        self.finish()
-        record = RecordedLosses(True, epoch, self.rows_of(indices), scores)
+        self.reads.add(partial(self._receive_scores, self.rows_of(indices), epoch), scores)
+
+    def _receive_scores(self, rows: Tensor, epoch: int, scores: Tensor) -> None:
+        self._give_waiting()
+        record = RecordedLosses(True, epoch, rows, scores)
         self._learn(record)
         if self.exchanges:
             self._recorded.append(record)

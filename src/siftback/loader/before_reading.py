@@ -160,7 +160,7 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.count_scored`."""
         super().count_scored(batch, scores)
         indices: Any = batch.indices
-        self.draw.losses.rescore(indices, scores.float().cpu(), self.draw.current.number)
+        self.draw.losses.rescore(indices, scores, self.draw.current.number)
 
     def check_lengths(self) -> None:
         """See `Pipeline.check_lengths`."""

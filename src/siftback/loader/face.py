@@ -217,6 +217,9 @@ class SelectiveLoader:
             scorer = draw.rule.scorer
         self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
+        self._record = LossRecord(
+            draw, on_nonfinite, self.stats, attach=attach, knows_indices=source.knows_indices
+        )
         selection = None
         if selector is not None:
             selection = BatchSelection(
@@ -228,10 +231,8 @@ class SelectiveLoader:
                 on_nonfinite,
                 self._generator,
                 self._exact,
+                self._record.reads,
             )
-        self._record = LossRecord(
-            draw, on_nonfinite, self.stats, attach=attach, knows_indices=source.knows_indices
-        )
         shared: dict[str, Any] = {
             "wrapped": loader,
             "source": source,

@@ -82,6 +82,7 @@ class LossRecord:
         learns: Whether a rule learns from the losses, which must then be recorded.
         guard: The rule's `NoiseGuard`; None without one.
         recorded: The number of batches of this epoch whose losses were all recorded.
+        reads: Reads losses of a device, in the order of the steps.
 
     >>> record = LossRecord(None, "error", Stats(), attach=False, knows_indices=False)
     >>> for size in (2, 3):  # a loop that reads one batch ahead
@@ -110,7 +111,7 @@ class LossRecord:
         self._rule_reweights: bool = getattr(rule, "reweights", False)
         self._queue: deque[PendingBatch] = deque()
         self._epoch = 0  # of the batch given last
-        self._reads = draw.losses.reads if draw else HostReads()
+        self.reads = draw.losses.reads if draw else HostReads()
         self._nonfinite_batches = 0  # one after another
         self._guarded_calls = 0
         # Of losses of whole batches: their mean for each example in them, and their number.
@@ -162,7 +163,7 @@ class LossRecord:
         Raises:
             ConfigError: If none were.
         """
-        self._reads.finish()
+        self.reads.finish()
         if not self.recorded:
             self.check_used(_FEW)
 
@@ -328,7 +329,7 @@ class LossRecord:
         if self.learns:
             check_prediction_types(correct, confidence, count)
         take = partial(self._take, indices, epoch, count, reduced)
-        self._reads.add(take, losses, correct, confidence)
+        self.reads.add(take, losses, correct, confidence)
         drops = self.on_nonfinite == "drop" and not reduced
         return weights, losses.detach().isfinite() if drops else None
 
@@ -357,7 +358,7 @@ class LossRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the means of losses of whole batches."""
-        self._reads.finish()
+        self.reads.finish()
         means = self._means.state_dict() if self.has_means else None
         return {"averages": self.has_means, "means": means}
 
@@ -380,7 +381,7 @@ class LossRecord:
     @property
     def has_means(self) -> bool:
         """Whether there are means of losses of whole batches."""
-        self._reads.finish()
+        self.reads.finish()
         return len(self._means) > 0
 
     def _check_losses(self, losses: Any, reduced: bool) -> None:

@@ -1,5 +1,6 @@
 """Selection among the examples of one batch, by scores computed before training's forward."""
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from siftback.batches.batch import Batch
 from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
+from siftback.host_reads import HostReads
 from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
 from siftback.schedule import Schedule
@@ -36,6 +38,7 @@ class BatchSelection:
         on_nonfinite: What to do with an example whose score is not finite.
         generator: Source of random numbers.
         exact: Whether exactly ``max(1, round(keep * N))`` of N examples are kept.
+        reads: Reads scores of a device without waiting for it.
 
     Attributes:
         needs_scores: Whether the selector selects by scores.
@@ -59,6 +62,7 @@ class BatchSelection:
         on_nonfinite: OnNonfinite,
         generator: torch.Generator,
         exact: bool,
+        reads: HostReads,
     ) -> None:
         self.needs_scores = selector.needs_scores
         if self.needs_scores and model is None:
@@ -68,7 +72,7 @@ class BatchSelection:
         self.losses: Any = resolve_losses(loss_fn, losses) if self.needs_scores else None
         self.selector, self.scorer, self.exact = selector, check_scorer(scorer), exact
         self.model = nn.Identity() if model is None else model
-        self._on_nonfinite, self._generator = on_nonfinite, generator
+        self._on_nonfinite, self._generator, self._reads = on_nonfinite, generator, reads
         self.keep = selector.keep
         self.leaves_out = self.keep < 1 or getattr(selector, "above", None) is not None
         after_step = getattr(self.scorer.after_step, "__func__", None)
@@ -92,28 +96,17 @@ class BatchSelection:
             stats: Counts the scores that are not finite.
 
         Raises:
-            LossError: If a score is not finite and ``on_nonfinite="error"``, or if fewer scores
-                are finite than examples must be kept.
+            LossError: If a score is not finite and ``on_nonfinite="error"``, of an accelerator in a
+                later step; or if fewer scores are finite than examples must be kept.
         """
         count = count_of(self.selector.keep, len(scores)) if self.exact else None
         if not self.needs_scores:
             return self.selector.select(scores, self._generator, count)
-        finite = scores.isfinite()
         if self._on_nonfinite != "error":
-            return self._select_finite(scores, finite, count, source, stats)
-        # Read only after the selection, which waits for the scores in any case, so that there is
-        # one synchronization with the accelerator.
-        all_finite = finite.all()
+            return self._select_finite(scores, scores.isfinite(), count, source, stats)
         ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
         selection = self.selector.select(ranked, self._generator, count)
-        if not all_finite:
-            stats.nonfinite += int((~finite).sum())
-            row = int((~finite).nonzero()[0])
-            raise LossError(
-                f"the loss of example {row} in {source.place} is {float(scores[row])}: "
-                "lower the learning rate or fix the example, or give "
-                'on_nonfinite="keep" or "drop"'
-            )
+        self._reads.add(partial(check_finite, source.place, stats), scores)
         return selection
 
     def is_by_chance(self, schedule: Schedule) -> bool:
@@ -153,6 +146,22 @@ class BatchSelection:
             return Selection(positions, weights)
         positions, order = torch.cat((positions, others)).sort()
         return Selection(positions, torch.cat((weights, weights.new_ones(len(others))))[order])
+
+
+def check_finite(place: str, stats: Stats, scores: Tensor) -> None:
+    """Checks that all scores of a batch are finite; the others are counted.
+
+    Raises:
+        LossError: If one is not.
+    """
+    wrong = ~scores.isfinite()
+    if bool(wrong.any()):
+        stats.nonfinite += int(wrong.sum())
+        row = int(wrong.nonzero()[0])
+        raise LossError(
+            f"the loss of example {row} in {place} is {float(scores[row])}: lower the learning "
+            'rate or fix the example, or give on_nonfinite="keep" or "drop"'
+        )
 
 
 def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:

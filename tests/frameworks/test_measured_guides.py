@@ -19,4 +19,6 @@ def test_a_page_s_table_is_that_of_the_record_of_three_seeds(name):
     record = json.loads((ROOT / "results" / "guides" / f"{name}.json").read_text(encoding="utf-8"))
     assert {run["seed"] for run in record["runs"]} == {0, 1, 2}
     assert module.best_rates(record["runs"]) == record["rows"]
-    assert "\n".join(module.table(record["rows"])) in (ROOT / PAGES[name]).read_text(encoding="utf-8")
+    assert "\n".join(module.table(record["rows"])) in (ROOT / PAGES[name]).read_text(
+        encoding="utf-8"
+    )

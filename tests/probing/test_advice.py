@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from siftback.probing.advice import CAVEAT, Advice, Bound, advice_text, advise
+from siftback.probing.advice import CAVEAT, Advice, Bound, advice_details, advice_line, advise
 from siftback.probing.agreement import Agreement
 from siftback.probing.costs import Seconds, cost_rows
 
+MEMORY_CALL = "Write SelectiveLoader(loader, memory=Memory(keep=0.33))"
 KEEPS = [1 / 2, 1 / 3, 1 / 4]
 PARTS = Seconds(
     loading=0.2,
@@ -30,7 +31,8 @@ class Found:
     def __init__(self, parts, agreement=None):
         table = cost_rows(parts, KEEPS)
         self.advice = advise(parts, table, agreement or {}, KEEPS)
-        self.text = advice_text(self.advice, parts, table)
+        self.line = advice_line(self.advice, parts, table)
+        self.text = " ".join(advice_details(self.advice, parts, table, seconds_compiling=4.25))
         self.memory = next(r for r in table if (r.strategy, r.keep) == ("sb-memory", 1 / 3))
 
 
@@ -54,6 +56,7 @@ class Found:
 def test_selection_is_refused_where_something_else_bounds_training(bound_by, changes, reason):
     found = Found(replace(PARTS, **changes))
     assert found.advice == Advice(None, 1 / 3, Bound(bound_by), None)
+    assert found.line.startswith("Selection does not pay here: ")
     assert found.text.startswith("Do not use selection here: ")
     assert reason in found.text
 
@@ -61,15 +64,16 @@ def test_selection_is_refused_where_something_else_bounds_training(bound_by, cha
 def test_where_loading_bounds_training_choosing_before_reading_comes_first():
     found = Found(replace(PARTS, loading=4.0))
     assert found.advice == Advice("sb-memory", 1 / 3, Bound.LOADING, None)
-    assert found.text.startswith("Try sb-memory first, which chooses before reading")
-    assert f"an epoch is {found.memory.measured:.2f} times as fast" in found.text
+    saved = 1 - 1 / found.memory.training
+    assert found.line.startswith(f"{MEMORY_CALL}: it saves {saved:.0%} of the time of 10 epochs")
+    assert found.text.startswith("sb-memory chooses before reading")
     assert "Do not use a scoring pass here: loading takes 4e+03 ms per batch" in found.text
 
 
 def test_a_forward_too_expensive_rules_out_scoring_passes():
     found = Found(replace(PARTS, scores={"sb": 2.4}))
     assert found.advice == Advice("sb-memory", 1 / 3, Bound.FORWARD, None)
-    assert found.text.startswith("Try sb-memory first")
+    assert found.line.startswith(MEMORY_CALL)
     assert "Do not use a scoring pass here: the forward is too expensive." in found.text
     assert "it pays below keep 0.22" in found.text  # (3.1 - 2.4 - 0.02) / 3.1
 
@@ -81,16 +85,19 @@ def test_a_forward_more_expensive_than_a_step_pays_at_no_keep():
 def test_choosing_before_reading_comes_first_and_the_fastest_scores_after():
     found = Found(PARTS)
     assert found.advice == Advice("sb-memory", 1 / 3, None, "sb")
-    assert found.text.startswith("Try sb-memory first, which chooses before reading")
+    assert found.line.startswith(MEMORY_CALL)
     assert "To score every batch, use sb, the fastest" in found.text
     single = Found(replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}))
     assert single.advice.alternative == "sb-single-pass"
     assert "To score every batch, use sb-single-pass, the fastest" in single.text
+    assert "A single pass traces the model once, which took 4.2 s." in single.text
+    assert "traces" not in found.text
 
 
 def test_where_everything_is_read_scores_come_first_and_the_text_says_what_would_save_reading():
     found = Found(replace(PARTS, reads_chosen_only=False))
     assert found.advice == Advice("sb", 1 / 3, None, "sb")
+    assert found.line.startswith("Write SelectiveLoader(loader, model, loss_fn, keep=0.33): it")
     assert found.text.startswith("Try sb, the fastest")
     assert "Over a map-style data set, sb-memory would choose before reading" in found.text
 
@@ -110,3 +117,14 @@ def test_each_says_that_speed_per_epoch_is_not_accuracy_per_second():
         replace(PARTS, scores={"sb": 3.0}),
     ):
         assert Found(parts).text.endswith(CAVEAT)
+
+
+def test_the_line_names_the_call_of_each_strategy():
+    single = Found(
+        replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}, reads_chosen_only=False)
+    )
+    call = "Write SinglePass(model, loss_fn, keep=0.33, steps_per_epoch=len(loader)): it saves "
+    assert single.line.startswith(call)
+    cheap = replace(PARTS, scores={"sb": 0.9, "sb-cheap": 0.1}, reads_chosen_only=False)
+    by_scorer = Found(cheap, {"sb-cheap": Agreement(100, 0.95, ())})
+    assert "keep=0.33, scorer=cheap): it saves " in by_scorer.line

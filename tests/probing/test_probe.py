@@ -68,7 +68,7 @@ def test_every_strategy_has_a_row_for_every_share():
     assert found.failures == {}
     assert found.rows == cost_rows(found.seconds, [0.5, 0.25])
     assert found.seconds_compiling > 0
-    assert (found.batch_size, found.rounds, found.device) == (8, 3, "cpu")
+    assert (found.batch_size, found.rounds, found.device) == (8, 2, "cpu")
     assert found.parameters == sum(p.numel() for p in network().parameters())
 
 
@@ -91,7 +91,7 @@ def test_a_scorer_agrees_with_the_exact_one_as_far_as_it_does():
     assert [(o.top, o.selected) for o in same.overlaps] == [(1, 1)] * 2
     assert negated.rank_correlation == -1
     assert negated.overlaps[1].top == 0
-    assert same.examples == 8 * 4  # a batch a round, warming up included
+    assert same.examples == 8 * 2  # a batch a round that it had time for, warming up included
 
 
 def test_nothing_of_the_model_is_changed():
@@ -208,7 +208,7 @@ class Asking(Scorer):
 def test_scorers_are_given_indices_where_they_are_known():
     Asking.given.clear()
     quick(scorers={"asking": Asking()})
-    assert len(Asking.given) == 4
+    assert len(Asking.given) == 2
     for inputs, indices in Asking.given:
         assert_same(inputs, dataset().tensors[0][indices])
     Asking.given.clear()
@@ -232,7 +232,7 @@ def test_an_optimizer_given_is_the_one_measured():
             return super().step(closure)
 
     assert quick(model, optimizer=Watched(model.parameters(), lr=1.0)).optimizer == "Watched"
-    assert len(used) == 4
+    assert len(used) == 2
     assert not used[0] & {id(p) for p in model.parameters()}
 
 
@@ -296,6 +296,7 @@ def test_it_is_plain_data_and_json():
     assert data == json.loads(json.dumps(found.to_dict()))
     assert data["rows"] == [json.loads(json.dumps(row)) for row in found.table()]
     assert data["advice"]["text"] == found.recommendation
+    assert data["advice"]["answer"] == found.recommendation.splitlines()[0]
     assert [each["keep"] for each in data["seconds"]["single_pass"]] == [0.5, 0.25]
     assert data["agreement"]["sb-same"]["rank_correlation"] == 1
     assert data["forward_share"] == found.forward_share
@@ -313,7 +314,7 @@ def test_short_batches_and_the_end_of_an_epoch_are_passed_over():
 def test_an_iterable_that_ends_for_good_is_read_once():
     generator = torch.Generator().manual_seed(0)
     batches = iter([(torch.randn(8, 5, generator=generator), torch.arange(8) % 3)])
-    assert quick(loader=batches).rounds == 3
+    assert quick(loader=batches).rounds == 2
 
 
 class Counted(IterableDataset):

@@ -23,12 +23,12 @@ def probe_command(
     keep: str = "1/2,1/3,1/4",
     epochs: int = 10,
     threads: int | None = None,
-    seconds: float = 45,
+    seconds: float = 30,
     json: bool = False,
 ) -> None:
     """Measure what selection would cost and save, and whether it pays.
 
-    Per epoch, on one model and its data, within a minute.
+    Per epoch, on one model and its data, within a minute; the answer is in the first line.
 
     Args:
         keep: Shares of the examples to keep, separated by commas.
@@ -45,6 +45,7 @@ def probe_command(
     if json:
         typer.echo(result.to_json())
     else:
+        typer.echo(result.answer)  # in a line, however narrow the terminal is
         Console().print(probe_report(result, f"{settings.model_name} on {settings.data}"))
 
 

@@ -14,13 +14,10 @@ AGREES = 0.8
 """Minimum rank correlation with the exact scores at which cheap scores can replace them."""
 
 CAVEAT = (
-    "Faster per epoch is not better per second: plain training of fewer epochs is as fast, and "
-    "examples left out are not learned from. In this project's records, scores that are free "
-    "(remembered, as sb-memory's, or the single pass's own) beat those of a second forward when "
-    "Traditional gets the same budget; they did not pay in very few epochs, on wrong labels "
-    "without a NoiseGuard, and where more epochs make Traditional worse. Compare at equal budget "
-    "before you rely on it: siftback compare --budget, or Traditional with its schedule cut to the "
-    "same time."
+    "Faster per epoch is not better per second: compare with plain training cut to the same time "
+    "(siftback compare --budget) before you rely on it. In this project's records scores that are "
+    "free beat those of a second forward; no selection paid in very few epochs, or on wrong labels "
+    "without a NoiseGuard."
 )
 
 
@@ -35,7 +32,7 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """A recommendation. `advice_text` gives it in words, with the numbers behind it.
+    """A recommendation, which `advice_line` and `advice_details` put in words.
 
     Attributes:
         strategy: The strategy to try first; None if selection is not worthwhile.
@@ -95,11 +92,64 @@ def advise(
     return Advice(before_reading or best.strategy, keep, None, best.strategy)
 
 
+_CALLS = {
+    MEMORY: "SelectiveLoader(loader, memory=Memory(keep={keep:.2g}))",
+    SB: "SelectiveLoader(loader, model, loss_fn, keep={keep:.2g})",
+    SINGLE_PASS: "SinglePass(model, loss_fn, keep={keep:.2g}, steps_per_epoch=len(loader))",
+}
+_CALL_BY_SCORER = "SelectiveLoader(loader, model, loss_fn, keep={keep:.2g}, scorer={scorer})"
+_SAVES = (
+    "Write {call}: it saves {training:.0%} of the time of {epochs} epochs, and {epoch:.0%} of that "
+    "of an epoch that selects."
+)
+_PAYS_NOT = {
+    Bound.LOADING: "loading takes {loading_share:.0%} of the time",
+    Bound.OPTIMIZER: "the optimizer takes {optimizer_share:.0%} of a training step",
+    Bound.OVERHEAD: "choosing alone takes {choosing_share:.0%} of the time of a training step",
+    Bound.FORWARD: "scores take {scores_share:.0%} of the time of a training step",
+}
+
+
+def advice_line(
+    advice: Advice, seconds: Seconds, rows: Sequence[CostRow], epochs: int = EPOCHS
+) -> str:
+    """Returns the answer in a sentence: the call to write and what it saves, or that none pays.
+
+    Args:
+        advice: The recommendation.
+        seconds: The measurements.
+        rows: Costs computed from them.
+        epochs: Length of the training that ``CostRow.training`` is of.
+
+    >>> from siftback.probing.costs import cost_rows
+    >>> parts = Seconds(0.1, 1.0, 2.0, 0.1, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
+    >>> table = cost_rows(parts, [0.5])
+    >>> line = advice_line(advise(parts, table, {}, [0.5]), parts, table)
+    >>> line.partition(":")[0]
+    'Write SelectiveLoader(loader, memory=Memory(keep=0.5))'
+    """
+    if advice.strategy is None:
+        assert advice.bound_by  # or there would be a strategy
+        reason = _PAYS_NOT[advice.bound_by].format(
+            loading_share=seconds.loading_share,
+            optimizer_share=seconds.optimizer / seconds.training,
+            choosing_share=seconds.choosing / seconds.training,
+            scores_share=seconds.scores[SB] / seconds.training,
+        )
+        return f"Selection does not pay here: {reason}."
+    call = _CALLS.get(advice.strategy, _CALL_BY_SCORER)
+    row = next(r for r in rows if (r.strategy, r.keep) == (advice.strategy, advice.keep))
+    return _SAVES.format(
+        call=call.format(keep=advice.keep, scorer=advice.strategy.removeprefix("sb-")),
+        training=1 - 1 / row.training,
+        epoch=1 - 1 / row.measured,
+        epochs=epochs,
+    )
+
+
 _MEMORY_FIRST = (
-    "Try sb-memory first, which chooses before reading: it makes no scoring pass and does not read "
-    "what it leaves out, so that at keep {keep:.2f} an epoch is {memory.measured:.2f} times as "
-    "fast, and a training of {epochs} epochs, of which the first are on everything, "
-    "{memory.training:.2f} times."
+    "{strategy} chooses before reading: it makes no scoring pass and does not read what it leaves "
+    "out; the first epochs are on everything."
 )
 _REASONS = {
     Bound.LOADING: (
@@ -127,34 +177,37 @@ _ALTERNATIVE = (
     "{start} {best.strategy}, the fastest with scores that are exact or agree with the exact ones: "
     "at keep {keep:.2f} an epoch is {best.measured:.2f} times as fast"
 )
+_TRACING = "A single pass traces the model once, which took {seconds:.1f} s."
 _MAP_STYLE = (
     "Over a map-style data set, sb-memory would choose before reading: no scoring pass, and what "
     "is left out is not read."
 )
 
 
-def advice_text(
-    advice: Advice, seconds: Seconds, rows: Sequence[CostRow], epochs: int = EPOCHS
-) -> str:
-    """Returns advice in words, with the numbers behind it and what was not measured.
+def advice_details(
+    advice: Advice,
+    seconds: Seconds,
+    rows: Sequence[CostRow],
+    seconds_compiling: float | None = None,
+) -> list[str]:
+    """Returns sentences that follow `advice_line`: the numbers behind it, and what they leave open.
 
     Args:
         advice: The recommendation.
         seconds: The measurements.
         rows: Costs computed from them.
-        epochs: Length of the training that ``CostRow.training`` is of.
+        seconds_compiling: Seconds that the single pass took once; None if it was not measured.
 
     >>> from siftback.probing.costs import cost_rows
     >>> parts = Seconds(0.1, 1.0, 2.0, 4.0, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
     >>> table = cost_rows(parts, [0.5])
-    >>> advice_text(advise(parts, table, {}, [0.5]), parts, table).partition(":")[0]
+    >>> advice_details(advise(parts, table, {}, [0.5]), parts, table)[0].partition(":")[0]
     'Do not use selection here'
     """
     by_strategy = {row.strategy: row for row in rows if row.keep == advice.keep}
     even, sentences = by_strategy[SB].break_even, []
     if advice.strategy == MEMORY:
-        memory = by_strategy[MEMORY]
-        sentences.append(_MEMORY_FIRST.format(keep=advice.keep, memory=memory, epochs=epochs))
+        sentences.append(_MEMORY_FIRST.format(strategy=MEMORY))
     if advice.bound_by is not None:
         reason = _REASONS[advice.bound_by].format(
             what="a scoring pass" if advice.strategy else "selection",
@@ -174,6 +227,8 @@ def advice_text(
         text = _ALTERNATIVE.format(start=start, best=best, keep=advice.keep)
         below = best.break_even or 1.0
         sentences.append(text + (f", and it pays below keep {below:.2f}." if below < 1 else "."))
+    if seconds_compiling is not None and SINGLE_PASS in (advice.strategy, advice.alternative):
+        sentences.append(_TRACING.format(seconds=seconds_compiling))
     if not seconds.reads_chosen_only and advice.bound_by not in (Bound.OPTIMIZER, Bound.OVERHEAD):
         sentences.append(_MAP_STYLE)
-    return " ".join([*sentences, CAVEAT])
+    return [*sentences, CAVEAT]

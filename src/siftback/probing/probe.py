@@ -1,4 +1,4 @@
-"""Measures the costs and savings of selection on a user's model, in about a minute."""
+"""Measures the costs and savings of selection on a user's model, within a minute."""
 
 import statistics
 import time
@@ -35,7 +35,7 @@ def probe(
     single_pass: bool = True,
     optimizer: torch.optim.Optimizer | None = None,
     autocast: torch.dtype | None = None,
-    seconds: float = 45,
+    seconds: float = 30,
     seed: int = 0,
 ) -> ProbeResult:
     """Measures whether selection would pay off for a model, on its own batches and device.
@@ -64,8 +64,8 @@ def probe(
         optimizer: The optimizer of training; by default SGD with momentum.
         autocast: The dtype that training and the exact scores are computed in; None follows the
             active autocast.
-        seconds: How long to measure. At least three rounds are made after one to warm up, however
-            long they take.
+        seconds: How long to measure. After a round to warm up every part is measured at least
+            once, and training twice, however long they take.
         seed: Seed of the random numbers.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from siftback.arguments import format_value
 from siftback.errors import ConfigError
-from siftback.probing.advice import Advice, advice_text
+from siftback.probing.advice import Advice, advice_details, advice_line
 from siftback.probing.agreement import Agreement
 from siftback.probing.costs import SB, SINGLE_PASS, CostRow, Seconds
 
@@ -66,9 +66,19 @@ class ProbeResult:
         return self.seconds.forward_share
 
     @property
+    def answer(self) -> str:
+        """The recommendation in a line: the call to write and what it saves, or that none pays."""
+        return advice_line(self.advice, self.seconds, self.rows, self.epochs)
+
+    @property
+    def details(self) -> list[str]:
+        """The sentences after the answer: its reasons, and what was not measured."""
+        return advice_details(self.advice, self.seconds, self.rows, self.seconds_compiling)
+
+    @property
     def recommendation(self) -> str:
-        """The recommendation in words, with the reason and what was not measured."""
-        return advice_text(self.advice, self.seconds, self.rows, self.epochs)
+        """The answer, and the details below it, each in a line."""
+        return "\n".join([self.answer, *self.details])
 
     def faster_pass(self, keep: float) -> Literal["two_pass", "single_pass"]:
         """Which selects within a batch in less time: a scoring pass before it, or a single pass.
@@ -99,7 +109,7 @@ class ProbeResult:
             {"keep": keep, "seconds": taken} for keep, taken in self.seconds.single_pass.items()
         ]
         whole: dict[str, Any] = asdict(self) | {"seconds": seconds, "rows": self.table()}
-        whole["advice"]["text"] = self.recommendation
+        whole["advice"] |= {"answer": self.answer, "text": self.recommendation}
         return {"forward_share": self.forward_share, **whole}
 
     def to_json(self) -> str:

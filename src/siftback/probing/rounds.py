@@ -34,8 +34,8 @@ from siftback.single_pass.self_check import gradients
 
 T = TypeVar("T")
 
-# A median needs a few; only small models reach the maximum, in a fraction of the time.
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 50
+# Quartiles need two; only small models reach the maximum, whose medians change little with more.
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 24
 # Batches that one round times together for the loader's own part, as each is short.
 _REPEATS = 8
 # Maximum number of examples to time memory's draw on; its time grows in proportion beyond.
@@ -82,6 +82,7 @@ class Rounds:
         self._memory = _Remembered(sample, self._keep, seed)
         # What may fail, by name; everything else is then still measured.
         self._fallible: dict[str, Callable[[int, Batch], None]] = {}
+        self._lasted: dict[str, float] = {}  # seconds of each of these, when last measured
 
     def prepare(
         self,
@@ -107,12 +108,15 @@ class Rounds:
             self._fallible[SINGLE_PASS] = partial(self._step_once, sift)
 
     def run(self, deadline: float) -> None:
-        """Runs rounds until the deadline: one to warm up, and a minimum number that count."""
+        """Runs rounds until the deadline: one to warm up, and a minimum number that count.
+
+        Every part is measured at least once; beyond that, what has no more time is left out.
+        """
         if self._sample.workers:
             self._sample.read_ahead((time.monotonic() + deadline) / 2)
         for turn in range(_MOST_ROUNDS + 1):
             started = time.monotonic()
-            self._round(turn)
+            self._round(turn, deadline)
             if turn == 0:
                 self.took.clear()
             ended = time.monotonic()
@@ -150,13 +154,16 @@ class Rounds:
                 agreements[name] = agreement(first, second, self._keeps, self._seed)
         return agreements
 
-    def _round(self, turn: int) -> None:
+    def _round(self, turn: int, deadline: float) -> None:
         index, item = self._sample.next(turn)
         self._train(item.data)
         self._score(SB, self._exact, index, item)
         for name, measure in list(self._fallible.items()):
-            with self._reporting(name):
-                measure(index, item)
+            started = time.monotonic()
+            if turn < _LEAST_ROUNDS or started + self._lasted[name] <= deadline:
+                with self._reporting(name):
+                    measure(index, item)
+                self._lasted[name] = time.monotonic() - started
         scores = self._scores[SB][index].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         self._select("choosing", item.data, scores, Percentile(keep=self._keep))
         self._select("choosing uniformly", item.data, scores, Uniform(keep=self._keep))
@@ -192,7 +199,8 @@ class Rounds:
                 loss = sift(batch)
             gradients(self._model, loss)
 
-        for keep in self._keeps:
+        # The first call compiles, for every share.
+        for keep in self._keeps if self.seconds_compiling else self._keeps[:1]:
             sift.selector = Percentile(keep=keep)
             self._time((SINGLE_PASS, keep), step)
         self._scores[SINGLE_PASS].setdefault(index, sift.losses)

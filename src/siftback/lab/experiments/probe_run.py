@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from rich.console import Group
-from rich.padding import Padding
 from rich.table import Table
 
 from siftback import ProbeResult, Scorer, probe
@@ -111,13 +110,14 @@ def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
 
 
 def probe_report(result: ProbeResult, title: str) -> Group:
-    """Returns what ``siftback probe`` prints: speed-ups, seconds, agreement and the advice."""
-    tables: list[Any] = [speed_up_table(result, title), "", seconds_table(result)]
+    """Returns what ``siftback probe`` prints below the answer: its reasons, and the tables."""
+    tables: list[Any] = [*result.details, "", speed_up_table(result, title)]
+    tables += ["", seconds_table(result)]
     if result.agreement:
         tables += ["", agreement_table(result)]
     for name, reason in result.failures.items():
         tables += ["", f"{name} could not be measured: {reason}"]
-    return Group(*tables, "", Padding(result.recommendation, (0, 0)))
+    return Group(*tables)
 
 
 def speed_up_table(result: ProbeResult, title: str) -> Table:

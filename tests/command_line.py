@@ -1,4 +1,4 @@
-"""What calling the command line gives, in tests."""
+"""The type of a function that calls the command line, in tests."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How tests run: property tests with the same examples everywhere, and Ctrl-C heard by children."""
+"""Settings of all tests: property tests have the same examples, and children hear Ctrl-C."""
 
 import itertools
 import os
@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def asked(request: pytest.FixtureRequest) -> Callable[[str], int]:
-    """How many of ``COUNTS`` were asked for."""
+    """Returns the number of ``COUNTS`` that was asked for."""
     return lambda name: int(request.config.getoption(f"--{name}"))
 
 

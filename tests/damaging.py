@@ -114,7 +114,7 @@ def _with_a_bit_flipped(value):
 
 
 def verdicts(make, state, use, most):
-    """What an object does with each damaged form of a state, as ``(path, damage, verdict)``.
+    """Yields an object's answer to each damaged form of a state, as ``(path, damage, verdict)``.
 
     Args:
         make: ``make()`` makes what is to load them.

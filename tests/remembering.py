@@ -65,7 +65,7 @@ class Read(Dataset):
         return self.data[index]
 
     def take_reads(self):
-        """What was read since this was asked last."""
+        """Returns the examples read since the last call."""
         reads, self.reads = self.reads, []
         return reads
 
@@ -119,7 +119,7 @@ def plain(data, batch_size=8, *, shuffle=True, **options):
 
 
 def indexed(data, batch_size=8, *, shuffle=True, **options):
-    """What it replaces the plain one with, written out."""
+    """The draw that replaces the plain one, written out."""
     sampler = SelectiveSampler(data, shuffle=shuffle, seed=4)
     return DataLoader(Indexed(data), batch_size, sampler=sampler, **options)
 

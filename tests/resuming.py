@@ -76,7 +76,7 @@ def restore(parts, state):
 
 
 class Counter:
-    """How far a loop of a test's own is."""
+    """The progress of a loop of a test's own."""
 
     def __init__(self):
         self.value = 0

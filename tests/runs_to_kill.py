@@ -1,4 +1,4 @@
-"""What a process does that is killed, and how two folders are held against each other."""
+"""Comparisons in processes that are killed, and a comparison of two folders."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def compare_and_keep(
 
 
 def go(folder: Path, strategies: list[str], epochs: float, every: float) -> None:
-    """What the process to be killed runs."""
+    """Runs in the process to be killed."""
     torch.set_num_threads(1)
     asked = settings(epochs=epochs)
     compare_and_keep(folder, asked, strategies, every, NullReporter())

@@ -112,7 +112,7 @@ def test_bad_arguments_are_refused_as_the_loader_is_made(arguments, message):
 def test_two_rules_are_refused():
     sampler = SelectiveSampler(dataset(), Memory(), epochs=2)
     loader = DataLoader(dataset(), 8, sampler=sampler)
-    with pytest.raises(ConfigError, match=r"both memory=Memory\(...\) and a SelectiveSampler with"):
+    with pytest.raises(ConfigError, match=r"both memory=Memory\(...\) and a SelectiveSampler"):
         SelectiveLoader(loader, memory=Memory(), epochs=2)
 
 
@@ -310,7 +310,7 @@ def test_numpy_s_numbers_are_numbers():
 @pytest.mark.filterwarnings("ignore:Using a target size:UserWarning")
 def test_losses_of_pairs_of_examples_are_refused():
     outputs, targets = torch.zeros(4, 1), torch.zeros(4)
-    with pytest.raises(LossError, match=r"\[4, 1\] and targets of shape \[4\] were broadcast to"):
+    with pytest.raises(LossError, match=r"\[4, 1\] and targets .* \[4\] were broadcast"):
         per_example(F.mse_loss)(outputs, targets)
     assert per_example(F.mse_loss)(outputs, targets[:, None]).shape == (4,)
 
@@ -339,7 +339,7 @@ def test_a_loader_that_fills_one_buffer_again_loses_nothing():
 
 
 def test_a_schedule_that_never_selects_says_so():
-    with pytest.warns(UserWarning, match=r"warmup=Epochs\(5\).* never selects in a training of 2"):
+    with pytest.warns(UserWarning, match=r"warmup=Epochs\(5\).* never selects .* of 2"):
         loader_of(keep=0.5, epochs=2, schedule=Schedule(warmup=Epochs(5)))
 
 

@@ -61,7 +61,7 @@ def is_parameters(cell):
 
 
 class Executed:
-    """What the cells of a notebook gave.
+    """The outputs of the cells of a notebook.
 
     Args:
         cells: Its cells, the last of which printed values of its variables as JSON.
@@ -73,7 +73,7 @@ class Executed:
         self.values = json.loads(self.text.splitlines()[-1])
 
     def shown(self, kind):
-        """What it showed of a MIME type, in order."""
+        """The outputs of a MIME type, in order."""
         return [out.data[kind] for out in self.outputs if kind in out.get("data", {})]
 
     @property

@@ -1,4 +1,4 @@
-"""What importing costs, which way imports go, and what is public."""
+"""Imports cost little and go downwards, and the public names are those documented."""
 
 import ast
 import graphlib

@@ -1,4 +1,4 @@
-"""What a checkout weighs: the repository holds the records that claims rest on, and little else."""
+"""A checkout is small: the repository holds the records that claims rest on, and little else."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a selection pass could leave behind in a model."""
+"""Traces that a selection pass could leave behind in a model."""
 
 import torch
 

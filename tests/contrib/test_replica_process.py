@@ -1,4 +1,4 @@
-"""What goes wrong in a replica's process is reported, and none is left behind, however it ends."""
+"""Errors in a replica's process are reported, and none is left behind, however it ends."""
 
 import ctypes
 import multiprocessing

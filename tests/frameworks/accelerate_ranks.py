@@ -1,4 +1,4 @@
-"""What one of two processes does, for `test_accelerate`: ``torchrun ... this OUT``."""
+"""A process of two, for `test_accelerate`: ``torchrun ... this OUT``."""
 
 import faulthandler
 import sys

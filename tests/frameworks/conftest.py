@@ -1,4 +1,4 @@
-"""What the frameworks read as they are imported."""
+"""Settings that the frameworks read as they are imported."""
 
 import os
 

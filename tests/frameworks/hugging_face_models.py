@@ -174,13 +174,13 @@ def vocabulary():
 
 
 def epochs_of(trainer, lengths):
-    """What was trained on, by epoch, from the numbers of batches."""
+    """The rows that were trained on, by epoch, from the numbers of batches."""
     batches = iter(trainer.batches)
     return [[row for _ in range(count) for row in next(batches)] for count in lengths]
 
 
 class Lengths:
-    """How many of everything there was."""
+    """Counts and learning rates of a training."""
 
     def __init__(self, trainer):
         log = trainer.state.log_history

@@ -1,4 +1,4 @@
-"""What one of two processes does, for `test_keras_processes`: ``torchrun ... this OUT``."""
+"""A process of two, for `test_keras_processes`: ``torchrun ... this OUT``."""
 
 import copy
 import datetime
@@ -94,7 +94,7 @@ def train(method, *, norm=keras.layers.LayerNormalization, epochs=EPOCHS, state=
 
 
 def refusals():
-    """What ``fit()`` of each wrapper says where there are two processes."""
+    """The errors of ``fit()`` of each wrapper in two processes."""
     x, y = (part.numpy() for part in data().tensors)
     dataset = SelectiveDataset((x, y), memory=Memory(), epochs=1)
     said = []

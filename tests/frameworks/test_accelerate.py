@@ -254,7 +254,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranks(folder):
-    """What both processes found, by rank."""
+    """The notes of both processes, by rank."""
     script = Path(__file__).with_name("accelerate_ranks.py")
     return found_by_ranks(script, folder, timeout=150)
 

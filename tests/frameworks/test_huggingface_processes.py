@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranks(folder):
-    """What both processes found, by rank."""
+    """The notes of both processes, by rank."""
     return found_by_ranks(RANKS, folder, timeout=500)
 
 

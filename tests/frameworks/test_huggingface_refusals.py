@@ -1,4 +1,4 @@
-"""What selection in Hugging Face's Trainer refuses, by name, before it trains."""
+"""Selection in Hugging Face's Trainer refuses by name, before it trains."""
 
 import warnings
 
@@ -55,7 +55,7 @@ def parallel(trainer):
 
 
 def attribute(name, value=True):
-    """What a setting that needs other hardware leaves on the Trainer."""
+    """Leaves on the Trainer the trace of a setting that needs other hardware."""
     return lambda trainer: setattr(trainer, name, value)
 
 

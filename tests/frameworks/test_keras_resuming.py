@@ -114,7 +114,7 @@ def test_a_selector_of_one_s_own_cannot_be_saved_with_the_model(tmp_path):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """What trainings left behind that were killed every few steps, and others that were not."""
+    """The folder of trainings that were killed every few steps, and of others that were not."""
     out = tmp_path_factory.mktemp("kills")
     script = Path(__file__).with_name("keras_kills.py")
     done = subprocess.run(

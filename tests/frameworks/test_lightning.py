@@ -241,7 +241,7 @@ def test_examples_without_a_target_are_never_chosen():
     examples = [example for step in module.examples for example in step]
     assert examples
     assert all(example % 3 for example in examples)
-    with pytest.raises(LossError, match=r'is nan: .*give the loader on_nonfinite="keep" or "drop"'):
+    with pytest.raises(LossError, match=r'is nan: .*on_nonfinite="keep" or "drop"'):
         fit_remembering(Unlabelled(), memory=Memory(keep=0.5))
 
 

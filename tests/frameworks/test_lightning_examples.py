@@ -74,7 +74,7 @@ def test_digits_are_learned(form):
 
 
 def saved(backwards, forwards):
-    """What the example says of 300 examples in four epochs."""
+    """The line that the example prints of 300 examples in four epochs."""
     return f"{backwards} backwards and {forwards} forwards; plain: 1200 of each"
 
 

@@ -23,7 +23,7 @@ pytestmark = EXPECTED_WARNINGS
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What both processes found, by rank, and where they saved checkpoints."""
+    """The folder of the checkpoints, and the notes of both processes, by rank."""
     pytest.importorskip("torchdata")
     out = tmp_path_factory.mktemp("ranks")
     script = Path(__file__).with_name("lightning_ranks.py")

@@ -111,7 +111,7 @@ class Training:
 
 @dataclass
 class Run:
-    """What a training did.
+    """The course of a training, and its end.
 
     Attributes:
         batches: The examples of each batch trained on.

@@ -1,4 +1,4 @@
-"""What is kept by scores."""
+"""Pruning keeps examples by their scores."""
 
 import math
 

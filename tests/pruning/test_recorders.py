@@ -1,4 +1,4 @@
-"""What recorders gather while a model trains, against one example at a time."""
+"""Recorders gather while a model trains what one example at a time gives."""
 
 from itertools import pairwise
 

@@ -79,7 +79,7 @@ def below_mean(losses):
 
 
 def judged(losses):
-    """What training predicted, some of it wrong, at any confidence."""
+    """Predictions of a training, some of them wrong, at any confidence."""
     return [loss < 1.2 for loss in losses], [1 / (1 + abs(loss)) for loss in losses]
 
 

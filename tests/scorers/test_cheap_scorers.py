@@ -124,12 +124,12 @@ def test_sizes_that_do_not_divide_and_integers_are_interpolated():
 
 
 def test_a_model_of_one_size_is_reported():
-    with pytest.raises(ConfigError, match=r"fails on images of \[24, 1, 4, 4\] \(from \[24, 1, 8"):
+    with pytest.raises(ConfigError, match=r"images of \[24, 1, 4, 4\] \(from \[24, 1, 8"):
         Downsampled(2).score(CROSS_ENTROPY, proxy_network(), batch(0), None)
 
 
 def test_what_is_not_an_image_is_reported():
-    with pytest.raises(BatchError, match=r"inputs of \[4, 3\] are not images .* give inputs=fn"):
+    with pytest.raises(BatchError, match=r"\[4, 3\] are not images .* give inputs=fn"):
         Downsampled(2).score(CROSS_ENTROPY, network(), (torch.zeros(4, 3), torch.zeros(4)), None)
     with pytest.raises(BatchError, match="leaves nothing of images of 8x8"):
         Downsampled(20).score(CROSS_ENTROPY, network(), batch(0), None)
@@ -248,7 +248,7 @@ def test_states_of_others_are_refused():
     other.load_state_dict(used.state_dict())
     with pytest.raises(StateError, match=r"the copy of a model.* should be"):
         other.score(CROSS_ENTROPY, network("resnet18"), batch(0), None)
-    with pytest.raises(StateError, match="inner='Reduced', and this Downsampled has inner='Fresh'"):
+    with pytest.raises(StateError, match=r"inner='Reduced', .*has inner='Fresh'"):
         Downsampled(2).load_state_dict(Downsampled(2, Reduced()).state_dict())
     with pytest.raises(StateError, match="trained=True, and this Proxy has trained=False"):
         Proxy(proxy_network()).load_state_dict(trained_proxy().state_dict())

@@ -136,7 +136,7 @@ def test_outputs_without_a_row_per_example_are_an_error():
     def losses(model, batch):
         return model(batch).sum().expand(4)
 
-    with pytest.raises(LossError, match=r"outputs have shape \[2, 3\] and the batch 4 examples"):
+    with pytest.raises(LossError, match=r"shape \[2, 3\] and the batch 4 examples"):
         GradientBound().score(losses, Folded(), torch.ones(4, 3), None)
 
 

@@ -1,4 +1,4 @@
-"""What an error of a framework advises works: each piece of advice is followed once."""
+"""The advice of a framework's errors works: each piece of advice is followed once."""
 
 import os
 
@@ -499,7 +499,7 @@ def test_the_advice_of_accelerate_s_integration_works():
     with pytest.raises(SiftbackError, match="leave exact= out"):
         epochs(loader, model, F.cross_entropy, keep=0.5, exact=False)
     left_out = DataLoader(data, 8, collate_fn=dropping)
-    with pytest.raises(BatchError, match="leave out of the data set what the collate function"):
+    with pytest.raises(BatchError, match="leave out of the data set what the collate"):
         epochs(left_out, model, F.cross_entropy, keep=0.5)
     good = [row for row in data if int(row[1]) != 2]
     epochs(DataLoader(good, 8, collate_fn=dropping), model, F.cross_entropy, keep=0.5)

@@ -53,7 +53,7 @@ class FromGlobals(Dataset):
 
 
 def transform(image):
-    """What torchvision's transforms do: they draw from PyTorch's global generator."""
+    """Draws from PyTorch's global generator, as torchvision's transforms do."""
     image = image.flip(1) if torch.rand(()) < 0.5 else image
     return image.roll(int(torch.randint(4, ())), 1) + 0.1 * torch.randn_like(image)
 

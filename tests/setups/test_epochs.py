@@ -132,9 +132,7 @@ def test_a_sampler_alone_refuses_another_length():
     sampler = SelectiveSampler(data, memory(), epochs=EPOCHS)
     list(sampler)
     data.count += 1
-    with pytest.raises(
-        ConfigError, match="had 60 examples when the SelectiveSampler was made, and"
-    ):
+    with pytest.raises(ConfigError, match="60 examples when the SelectiveSampler was made"):
         list(sampler)
 
 
@@ -162,7 +160,7 @@ def test_a_rule_goes_on_over_a_larger_data_set():
     new = {number for batch in train(again) for number in batch}
     assert new == set(range(COUNT, 2 * COUNT))  # the unknown ones come first
     data.count = COUNT
-    with pytest.raises(ConfigError, match="Memory remembers 120 examples, and there are 60: give"):
+    with pytest.raises(ConfigError, match=r"Memory remembers 120 examples.* are 60"):
         train(loader)
 
 
@@ -181,7 +179,7 @@ SMALLER = {
 def test_a_rule_that_has_seen_more_examples_is_refused(make, rule):
     rule = rule()
     rule.grow(COUNT)
-    with pytest.raises(ConfigError, match=r"remembers 60 examples, and there are 20: give another"):
+    with pytest.raises(ConfigError, match=r"remembers 60 examples.* are 20"):
         make(rule, Growing(20))
 
 
@@ -238,7 +236,7 @@ def test_an_epoch_left_early_has_ended_with_one_warning(make, leave):
         leave(loader, 2)
         assert loader.epoch == 1
     progress = [loader.progress]
-    with pytest.warns(UserWarning, match="epoch 0 was left after . batches of the wrapped loader"):
+    with pytest.warns(UserWarning, match="epoch 0 was left after . batches"):
         leave(loader, 2)
     progress.append(loader.progress)
     assert loader.stats.kept > 0  # selection has begun
@@ -340,7 +338,7 @@ def test_an_iterator_that_another_one_replaced_is_refused():
     one = iter(loader)
     next(one)
     train(loader)
-    with pytest.raises(ConfigError, match="the loader was iterated again since this iterator gave"):
+    with pytest.raises(ConfigError, match="the loader was iterated again"):
         next(one)
 
 
@@ -375,7 +373,7 @@ def test_epochs_beyond_the_last_one_warn_once(make, epochs):
     train(loader)
     sampler = SelectiveSampler(range(8), memory(), epochs=1)
     list(sampler)
-    with pytest.warns(UserWarning, match="epoch 1, counted from 0, is beyond epochs=1: progress"):
+    with pytest.warns(UserWarning, match="epoch 1, .* is beyond epochs=1"):
         list(sampler)
     list(sampler)
 

@@ -1,4 +1,4 @@
-"""What the first batch tells: mistakes that showed after the warm-up, and no more is changed."""
+"""The first batch shows mistakes that showed after the warm-up before, and changes nothing else."""
 
 import random
 
@@ -149,7 +149,7 @@ JOINING = {
 def test_batches_of_several_lengths_need_a_pad_from_the_second_on(make):
     plain = DataLoader(range(44), 8, collate_fn=padded)
     loader = make(plain)
-    with pytest.raises(BatchError, match=r"\['ids'\] has rows of several .*=Pool\(batch_size, p"):
+    with pytest.raises(BatchError, match=r"\['ids'\] has rows of several .*=Pool\("):
         list(loader)
     assert loader.stats.seen == 16
     loader = make(plain, pool=Pool(8, pad={"ids": 0}))
@@ -309,5 +309,5 @@ def test_one_loss_of_a_batch_is_refused_where_weights_will_come(make):
     loader = SelectiveLoader(shuffled(), **make())
     x, y = next(iter(loader))
     assert loader.weights.tolist() == [1] * 8
-    with pytest.raises(ConfigError, match="have weights, which cannot be applied to a loss of the"):
+    with pytest.raises(ConfigError, match="have weights, which cannot be applied"):
         loader.loss(F.cross_entropy(model(x), y), reduced=True)

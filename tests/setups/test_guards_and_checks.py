@@ -1,4 +1,4 @@
-"""What a guard judges labels by, and arguments that are refused by name."""
+"""A guard judges labels by losses, and arguments are refused by name."""
 
 import functools
 import math

@@ -224,7 +224,7 @@ def by_rows(case: Case, model: nn.Module, weights: Tensor) -> Tensor:
 
 
 def divisor(case: Case, rows: Tensor) -> float:
-    """What PyTorch divides the sum of the losses of some rows by, from its documentation."""
+    """The divisor of PyTorch for the sum of the losses of some rows, from its documentation."""
     loss_fn, targets = case.loss_fn, case.targets[rows]
     options = getattr(loss_fn, "keywords", None) or vars(loss_fn)
     if options["reduction"] == "sum":
@@ -487,7 +487,7 @@ def test_one_number_is_refused_with_a_way_out(loss_fn):
     loader, model = loader_of(LABELS), Scale(CLASSES)
     ((x, y),) = loader
     outputs, targets = (model(x)[0], y[0]) if loss_fn is F.cross_entropy else (model(x), y)
-    with pytest.raises(LossError, match=r"gives one number.*the loss function of PyTorch itself"):
+    with pytest.raises(LossError, match=r"gives one number.*the loss function of PyTorch"):
         loader.watch(loss_fn)(outputs, targets)
 
 

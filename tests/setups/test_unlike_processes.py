@@ -14,7 +14,7 @@ pytestmark = pytest.mark.distributed
 
 @pytest.fixture(scope="module")
 def ranks(found_in):
-    """What each process found, by rank."""
+    """The notes of each process, by rank."""
     return found_in("unlike_ranks", processes=2)
 
 

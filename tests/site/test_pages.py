@@ -1,4 +1,4 @@
-"""What the documentation's pages are given as the site is built."""
+"""The site's build adds to the documentation's pages."""
 
 import doctest
 import importlib

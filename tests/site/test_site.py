@@ -110,7 +110,7 @@ def public_names():
 
 
 def names_in(source):
-    """What a module says is public, or else its classes and functions without an underscore."""
+    """The public names of a module, or else its classes and functions without an underscore."""
     body = ast.parse(source.read_text(encoding="utf-8")).body
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

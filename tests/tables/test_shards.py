@@ -103,7 +103,7 @@ class Longer(Memory):
 @pytest.mark.parametrize("kind", [Uneven, Longer])
 def test_a_rule_of_ones_own_that_draws_unequally_is_refused(kind):
     sampler = SelectiveSampler(range(20), kind(keep=0.5, warmup=Epochs(0), shards=4), epochs=2)
-    with pytest.raises(ConfigError, match=r"of the shards of this process, and its count means 2"):
+    with pytest.raises(ConfigError, match=r"shards of this process, .*count means 2"):
         list(sampler)
 
 

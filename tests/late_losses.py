@@ -6,19 +6,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from host_waits import waits
 from siftback import host_reads
-
-aten = torch.ops.aten
-READING = {
-    aten._local_scalar_dense,
-    aten.nonzero,
-    aten.masked_select,
-    aten.is_nonzero,
-    aten.equal,
-    aten._unique2,
-    aten.unique_consecutive,
-}
-"""Operations whose result the host needs, so that it waits until they are done."""
 
 
 class Late:
@@ -53,7 +42,7 @@ def late(queries):
         host_reads.HostReads.add = replaced
 
 
-class HostWaits(TorchDispatchMode):
+class LossWaits(TorchDispatchMode):
     """Counts the operations for which the host would wait if some tensors were of a device.
 
     What is computed from these is of the device too; but not what is copied without waiting, as
@@ -82,16 +71,12 @@ class HostWaits(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         given = [value for value in tree_flatten((args, kwargs))[0] if self._is_marked(value)]
-        packet = func.overloadpacket
         result = func(*args, **kwargs)
         if not given:
             return result
-        by_mask = packet in (aten.index, aten.index_put, aten.index_put_) and any(
-            index is not None and index.dtype == torch.bool for index in args[1]
-        )
-        is_copy = packet is aten.copy_ and not self._is_marked(args[0])
+        is_copy = func is torch.ops.aten.copy_.default and not self._is_marked(args[0])
         is_awaited = is_copy and not (kwargs.get("non_blocking") or args[2:] == (True,))
-        if packet in READING or by_mask or is_awaited:
+        if waits(func, args, kwargs) or is_awaited:
             self.waits.append(str(func))
         if not is_copy:
             for value in tree_flatten(result)[0]:

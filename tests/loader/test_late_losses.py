@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from late_losses import HostWaits, late
+from late_losses import LossWaits, late
 from remembering import RULES, Numbered, bits, by_rule, plain, ruled, spread, steps_of
 from siftback import (
     Epochs,
@@ -35,7 +35,7 @@ def waits_of_step(loader, *, record, size=8):
         losses = F.cross_entropy(logits, numbers % 4, reduction="none")
         correct, confidence = logits.detach().softmax(1).max(1).indices == 0, losses.detach().exp()
         confidence = 1 / confidence
-        with HostWaits(losses, correct, confidence) as mode:
+        with LossWaits(losses, correct, confidence) as mode:
             record(loader, batch, losses, correct, confidence)
         waits.append(mode.waits)
     return waits
@@ -66,7 +66,7 @@ def test_no_step_by_a_sampler_waits(name):
         for indices in sampler.batches(8):
             losses = torch.rand(len(indices))
             predictions = {"correct": losses > 0.5, "confidence": losses.clone()}
-            with HostWaits(losses, *predictions.values()) as mode:
+            with LossWaits(losses, *predictions.values()) as mode:
                 sampler.update(torch.tensor(indices), losses, **predictions)
             assert mode.waits == []
 
@@ -74,7 +74,7 @@ def test_no_step_by_a_sampler_waits(name):
 def test_operations_that_wait_are_counted():
     losses = torch.rand(4)
     host = torch.empty(4)
-    with HostWaits(losses) as mode:
+    with LossWaits(losses) as mode:
         doubled = losses * 2
         assert mode.waits == []
         host.copy_(doubled, non_blocking=True)
@@ -362,7 +362,7 @@ def test_a_scored_batch_waits_once_at_most_and_not_at_all_for_an_exact_number(
     for _ in loader:  # whose first batch is tried
         pass
     loader.set_epoch(0)
-    with HostWaits(*model.parameters()) as mode:
+    with LossWaits(*model.parameters()) as mode:
         for _ in loader:
             pass
     assert mode.waits == expected * 4

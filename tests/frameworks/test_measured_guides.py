@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"initial_losses": "docs/language.md"}
+PAGES = {
+    "initial_losses": "docs/language.md",
+    "joint_selection": "docs/guides/contrastive.md",
+}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,7 +1,9 @@
 """Scripts of tests in several real processes, started by ``torchrun``."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
@@ -16,9 +18,13 @@ def torchrun(script, *arguments, processes=2):
 
 
 def run_by_ranks(script, *arguments, processes=2, timeout):
-    """Runs ``script ...`` in so many processes."""
+    """Runs ``script ...`` in so many processes, which can import what tests share."""
     command = torchrun(script, *arguments, processes=processes)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -20,6 +20,14 @@ def dataset(count=44):
     return TensorDataset(inputs, torch.randint(CLASSES, (count,), generator=generator))
 
 
+def numbered_examples(count, features=6, classes=3):
+    """Inputs whose first number is the example's index, and classes."""
+    generator = seeded()
+    inputs = torch.randn(count, features, generator=generator)
+    inputs[:, 0] = torch.arange(count)
+    return TensorDataset(inputs, torch.randint(classes, (count,), generator=generator))
+
+
 def shuffled(count=44, batch_size=8, **options):
     generator = torch.Generator().manual_seed(12)
     return DataLoader(

@@ -210,7 +210,7 @@ def test_an_empty_batch_is_named():
 def test_a_loader_without_indices_says_so():
     loader = selective(list(DataLoader(Numbered(spread(8)), 4)), keep=1)
     next(iter(loader))
-    with pytest.raises(ConfigError, match=r"loader.indices needs the index of each example, and a"):
+    with pytest.raises(ConfigError, match=r"loader.indices needs the index of each example"):
         _ = loader.indices
 
 
@@ -284,9 +284,7 @@ def test_indexed_works_under_a_collate_function_of_ones_own():
         for batch in loader:
             assert loader.indices.equal(batch["numbers"])
             loader.record(batch["numbers"].float())
-    with pytest.raises(
-        ConfigError, match=r"give it Indexed\(dataset\), or give Indexed\(loader, i"
-    ):
+    with pytest.raises(ConfigError, match=r"Indexed\(dataset\), or give Indexed\(loader"):
         Indexed(DataLoader(Streamed(spread(20)), 6))
 
 

@@ -10,11 +10,12 @@ from accelerate.state import AcceleratorState
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LinearLR
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from siftback import Epochs, Memory, Schedule
+from siftback import Epochs, Memory
 from siftback.errors import ConfigError
 from siftback.frameworks.accelerate import prepare
+from toys import AT_ONCE, numbered_examples
 
 COUNT, BATCH, EPOCHS = 45, 4, 3  # 45 examples: an odd number for two processes
 
@@ -22,11 +23,7 @@ STOP = {"memory": 8, "selective-backprop": 5}  # batches: within an epoch, after
 
 
 def data():
-    """Whose first column is the index."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(COUNT, 3, generator=generator)
-    inputs[:, 0] = torch.arange(COUNT)
-    return TensorDataset(inputs, torch.randint(2, (COUNT,), generator=generator))
+    return numbered_examples(COUNT, 3, classes=2)
 
 
 class Network(nn.Module):
@@ -52,8 +49,7 @@ def train(accelerator, method, *, folder=None, resume=False, batch=BATCH, accumu
     if method == "memory":
         given = {"memory": Memory(keep=0.5, warmup=Epochs(1))}
     else:
-        given = {"model": net, "loss_fn": F.cross_entropy, "keep": 0.5}
-        given["schedule"] = Schedule(warmup=Epochs(0))
+        given = {"model": net, "loss_fn": F.cross_entropy, "keep": 0.5, "schedule": AT_ONCE}
     loader = prepare(accelerator, plain, epochs=EPOCHS, **given)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     steps = rate_of(loader, accelerator, accumulated)

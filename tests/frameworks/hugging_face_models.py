@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import transformers
-from siftback import Epochs, Memory, Schedule
+from siftback import Epochs, Memory
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
+from toys import AT_ONCE
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -20,7 +21,6 @@ from transformers import (
 )
 
 # Older releases load an optimizer's state to the device "cpu:0", which torch does not know.
-AT_ONCE = Schedule(warmup=Epochs(0))
 RESUMES_PROCESSES = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
 
 WORDS = 100

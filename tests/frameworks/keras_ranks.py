@@ -11,11 +11,12 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler
 
-from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader
+from siftback import Epochs, InBatch, Memory, SelectiveLoader
 from siftback.errors import ConfigError
 from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel
+from toys import AT_ONCE, numbered_examples
 
 COUNT, BATCH, EPOCHS = 41, 4, 3  # 41 examples: an odd number for two processes
 STOP = {"memory": 7, "selective-backprop": 7}  # steps, within an epoch
@@ -23,11 +24,7 @@ METHODS = ("memory", "selective-backprop", "in_batch")
 
 
 def data():
-    """Whose first column is the index."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(COUNT, 3, generator=generator)
-    inputs[:, 0] = torch.arange(COUNT)
-    return TensorDataset(inputs, torch.randint(3, (COUNT,), generator=generator))
+    return numbered_examples(COUNT, 3)
 
 
 class Network(nn.Module):
@@ -59,7 +56,7 @@ def train(method, *, norm=keras.layers.LayerNormalization, epochs=EPOCHS, state=
         loader = SelectiveLoader(plain, memory=rule, epochs=EPOCHS)
     else:
         plain = DataLoader(data(), BATCH, sampler=DistributedSampler(data(), drop_last=True))
-        given = {"keep": 0.5, "exact": True, "schedule": Schedule(warmup=Epochs(0))}
+        given = {"keep": 0.5, "exact": True, "schedule": AT_ONCE}
         loader = SelectiveLoader(plain, net, F.cross_entropy, epochs=EPOCHS, **given)
     ddp = DistributedDataParallel(net)
     trained = [p for p in net.parameters() if p.requires_grad]

@@ -16,20 +16,17 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
-from siftback import Epochs, Memory, Schedule, SelectiveLoader, SinglePass
+from siftback import Memory, SelectiveLoader, SinglePass
 from siftback.errors import SiftbackError, StateError
+from toys import AT_ONCE, numbered_examples
 
 COUNT, BATCH, EPOCHS, RATE = 48, 8, 3, 0.1
 
 
 def data(count=COUNT):
-    """Inputs whose first number is the example's index."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(count, 6, generator=generator)
-    inputs[:, 0] = torch.arange(count)
-    return TensorDataset(inputs, torch.randint(3, (count,), generator=generator))
+    return numbered_examples(count)
 
 
 def plain(batch_size=BATCH, **options):
@@ -156,7 +153,7 @@ def on_ranks(out):
                 {**ddp, "saved_to": out / name} if step is None else {**ddp, "ckpt_path": path}
             )
             if name == "selecting":
-                callback = SelectiveCallback(keep=1 / 2, schedule=Schedule(warmup=Epochs(0)))
+                callback = SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)
                 trainer = fit_selecting(callback, module, shared(), **options)
                 stats = callback.stats
             else:

@@ -10,7 +10,7 @@ pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger
 from lightning_parts import EXPECTED_WARNINGS
 from lightning_ranks import (
     BATCH,
@@ -84,22 +84,6 @@ def test_the_share_is_the_schedule_s_and_stands_in_the_progress_bar(tmp_path):
     assert shares == [1.0] * STEPS + [0.5] * STEPS * (EPOCHS - 1)
     assert {name for name in bars[-1] if name.startswith("sift/")} == {"sift/share"}
     assert bars[-1]["sift/share"] == 0.5
-
-
-@pytest.mark.filterwarnings("ignore")  # of TensorBoard and of what it brings
-def test_tensorboard_has_them_too(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logger = TensorBoardLogger(tmp_path)
-    _, stats = remember(logger=logger, log_every_n_steps=1)
-    logger.finalize("success")
-    events = EventAccumulator(logger.log_dir)
-    events.Reload()
-    assert set(events.Tags()["scalars"]) >= ENTRIES
-    backwards = [event.value for event in events.Scalars("sift/backwards")]
-    assert backwards[:2] == [BATCH, 2 * BATCH]
-    assert backwards[-1] == stats.backwards
 
 
 def test_without_a_logger_or_bare_nothing_is_said():

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from resuming import restore, saved
 from siftback import EpochRule, SelectiveLoader, Stale
 from siftback.batches.stats import SelectionStats
-from toys import AT_ONCE
+from toys import AT_ONCE, numbered_examples
 
 COUNT, BATCH, EPOCHS, RATE = 44, 8, 3, 0.1
 STEPS = -(-COUNT // BATCH)  # of an epoch; its last batch has 4 examples
@@ -21,11 +21,7 @@ KEEP = 0.5
 
 
 def data():
-    """Inputs whose first number is the example's index, and classes."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(COUNT, 6, generator=generator)
-    inputs[:, 0] = torch.arange(COUNT)
-    return TensorDataset(inputs, torch.randint(3, (COUNT,), generator=generator))
+    return numbered_examples(COUNT)
 
 
 class Network(nn.Module):

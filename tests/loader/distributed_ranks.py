@@ -1,4 +1,4 @@
-"""What one of several processes does, for `test_distributed`: ``torchrun ... this OUT``."""
+"""A process of several, for `test_distributed`: ``torchrun ... this OUT``."""
 
 import faulthandler
 import os
@@ -128,7 +128,7 @@ def trained(stopped_after=None, seed=0, **arguments):
 
 
 def counted(loader):
-    """How many steps the loader says there are; None where it cannot."""
+    """The loader's number of steps; None where it has none."""
     try:
         return [loader.steps(epoch) for epoch in range(EPOCHS)]
     except TypeError:
@@ -136,7 +136,7 @@ def counted(loader):
 
 
 def refused(seed=0, rule=None):
-    """What processes of different seeds or rules get."""
+    """The errors of processes with different seeds or rules."""
     loader = loader_of(network(), seed, memory=rule or InfoBatch(0.5, 1.0))
     try:
         next(iter(loader))
@@ -145,7 +145,7 @@ def refused(seed=0, rule=None):
 
 
 def refused_unshared():
-    """What a loader that gives each process all examples gets."""
+    """The error of a loader that gives each process all examples."""
     try:
         SelectiveLoader(
             DataLoader(data(), BATCH), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE
@@ -155,7 +155,7 @@ def refused_unshared():
 
 
 def refused_state(rank):
-    """What loading the state of another process gets."""
+    """The error of loading the state of another process."""
     loader = loader_of(network(), memory=RS2(0.4))
     next(iter(loader))
     states = [None, None]
@@ -167,7 +167,7 @@ def refused_state(rank):
 
 
 def trained_on_nonfinite(rank):
-    """How many batches each process gets, of which one drops examples."""
+    """The number of batches of each process, of which one drops examples."""
 
     def losses(model, batch):
         found = F.cross_entropy(model(batch[0]), batch[1], reduction="none")

@@ -1,4 +1,4 @@
-"""What one of several processes does, for `test_matrix`: ``torchrun ... this OUT``."""
+"""A process of several, for `test_matrix`: ``torchrun ... this OUT``."""
 
 import faulthandler
 import io
@@ -173,12 +173,12 @@ def refusal(make):
 
 
 def of_few(method, count):
-    """What a training of fewer examples than processes gets."""
+    """The error of a training of fewer examples than processes."""
     return refusal(lambda: Training(method, "ddp", data(count)))
 
 
 def of_unlike_orders(**arguments):
-    """What processes get whose samplers have seeds of their own."""
+    """The error of processes whose samplers have seeds of their own."""
     sampler = SelectiveSampler(data(), seed=dist.get_rank())
     loader = SelectiveLoader(
         DataLoader(data(), BATCH, sampler=sampler),
@@ -190,7 +190,7 @@ def of_unlike_orders(**arguments):
 
 
 def of_few_kept(count):
-    """How a training is refused of which an epoch draws fewer examples than there are processes."""
+    """The error of a training whose epochs draw fewer examples than there are processes."""
     training = Training("rs2", "ddp", data(count), memory=RS2(0.15))
     return refusal(training.train), len(training.steps)
 

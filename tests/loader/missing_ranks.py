@@ -153,7 +153,7 @@ def free_port():
 
 
 def one_of_several(case, rank, world, where, out):
-    """What a process does: leaves what its case found, or its error."""
+    """Runs a case in a process, and saves its findings or its error."""
     try:
         dist.init_process_group(
             "gloo", rank=rank, world_size=world, timeout=TIMEOUT, init_method=where

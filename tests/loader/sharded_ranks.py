@@ -1,4 +1,4 @@
-"""What one of four processes, of which two go on alone, does for `test_sharded`."""
+"""A process of four, of which two go on alone, for `test_sharded`."""
 
 import faulthandler
 import os
@@ -70,7 +70,7 @@ def sampled():
 
 
 def checkpoint(loader, path):
-    """What all processes save together."""
+    """The states that all processes save together."""
     from torch.distributed.checkpoint import save  # which takes long
 
     save({"loader": loader.state_dict()}, checkpoint_id=path)

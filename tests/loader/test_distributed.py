@@ -19,7 +19,7 @@ DRAWN = [*RULES, *REMEMBERED]
 
 @pytest.fixture(scope="module")
 def ranks(found_in):
-    """What both processes found, by rank."""
+    """The notes of both processes, by rank."""
     return found_in("distributed_ranks", processes=2)
 
 

@@ -308,5 +308,5 @@ def test_the_attributes_of_the_wrapped_loader_are_passed_through():
     without = SelectiveLoader(list(source), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE)
     assert not hasattr(without, "dataset")
     assert (without.sampler, without.batch_sampler, without.batch_size) == (None, None, None)
-    with pytest.raises(AttributeError, match="'SelectiveLoader' object has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"SelectiveLoader.* no attribute 'nothing'"):
         _ = loader.nothing

@@ -24,7 +24,7 @@ DRAWN = [name for name in METHODS if name not in ("selective-backprop", "stale")
 
 @pytest.fixture(scope="module", params=[2, 4], ids="{} processes".format)
 def ranks(request, found_in):
-    """What each process found, by rank."""
+    """The notes of each process, by rank."""
     return found_in("matrix_ranks", processes=request.param)
 
 

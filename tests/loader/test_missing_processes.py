@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("missing_ranks.py")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What a process of a case found, or its error."""
+    """The findings of a process of a case, or its error."""
     out = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-W", "ignore", SCRIPT, out]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

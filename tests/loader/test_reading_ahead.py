@@ -86,7 +86,7 @@ each_loader = pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 
 
 def known(loader, epoch, trained):
-    """What a rule that learns must have been given of the examples trained on."""
+    """The losses that a learning rule must have of the examples trained on."""
     if isinstance(loader.memory, Memory):
         found = loader.memory.values[trained, 0]
     elif loader.memory is not None and not isinstance(loader.memory, Told):
@@ -212,7 +212,7 @@ def test_forgetting_to_record_is_an_error_at_the_end_of_the_first_epoch():
         assert loader.stats.released == COUNT
     loader = loader_of(Memory(), pool=Pool(20))  # of three batches, which a loop may read ahead
     list(loader)
-    with pytest.raises(ConfigError, match=r"of 3 batches no losses were recorded: call loader.lo"):
+    with pytest.raises(ConfigError, match=r"of 3 batches no losses .*call loader.lo"):
         list(loader)
 
 
@@ -330,9 +330,7 @@ def test_weights_of_examples_that_do_not_wait_must_be_given():
         for batch in loader:
             loader.loss(batch["loss"], indices=batch["sift_index"])
     left_out = loader.left_out[:4]
-    with pytest.raises(
-        ConfigError, match=r"their weights are not known: give weights= too, or cal"
-    ):
+    with pytest.raises(ConfigError, match=r"weights are not known: give weights="):
         loader.loss(torch.zeros(4), indices=left_out)
     loader.record(torch.full((4,), 7.0), indices=left_out)
     assert [loader.memory.found[index] for index in left_out.tolist()] == [7.0] * 4
@@ -426,7 +424,7 @@ def test_a_forward_that_is_not_finite_is_not_trained_on_in_silence():
                 optimizer.step()
                 optimizer.zero_grad()
 
-    with pytest.raises(LossError, match=r"no loss of two batches is finite, so the weights are"):
+    with pytest.raises(LossError, match=r"no loss of two batches is finite"):
         train()
 
 

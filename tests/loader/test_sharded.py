@@ -15,7 +15,7 @@ WORLDS = {"first": 4, "second": 2, "third": 4}
 
 @pytest.fixture(scope="module")
 def ranks(found_in):
-    """What each process found, by rank."""
+    """The notes of each process, by rank."""
     return found_in("sharded_ranks", processes=4)
 
 
@@ -127,13 +127,13 @@ def test_more_shards_than_examples_or_draws_are_refused():
         rule().grow(7)
     few = rule(keep=0.11)
     few.grow(60)
-    with pytest.raises(ConfigError, match="shards=8 and 7 examples to draw, which is less than"):
+    with pytest.raises(ConfigError, match="shards=8 and 7 examples to draw"):
         few.count(1)
 
 
 def test_a_sampler_of_other_ranks_than_the_processes_is_refused(alone):
     weighted = plain(sampler=WeightedRandomSampler(torch.ones(COUNT), COUNT))
-    with pytest.raises(ConfigError, match="a WeightedRandomSampler gives examples of all shards"):
+    with pytest.raises(ConfigError, match=r"a WeightedRandomSampler .*all shards"):
         SelectiveLoader(weighted, memory=rule(), epochs=2)
     with pytest.raises(ConfigError, match=f"remembers {COUNT} examples, and there are 99: give"):
         SelectiveSampler(range(99), alone[1].memory, epochs=2)

@@ -190,7 +190,7 @@ def test_what_cannot_be_known_says_what_to_use(make, message):
 def test_the_whole_training_needs_a_length():
     loader = loader_of(memory=Memory(0.55, warmup=Epochs(1)), epochs=None)
     assert len(loader) == 8
-    with pytest.raises(ConfigError, match="total_steps needs the length of training: give epochs="):
+    with pytest.raises(ConfigError, match=r"total_steps needs .*give epochs="):
         _ = loader.total_steps
 
 

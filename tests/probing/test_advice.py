@@ -1,4 +1,4 @@
-"""What is recommended, from seconds that are given."""
+"""Recommendations follow from given seconds."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a probe finds, and that it leaves everything as it was. No seconds are asserted."""
+"""A probe measures, and leaves everything as it was. No seconds are asserted."""
 
 import copy
 import json

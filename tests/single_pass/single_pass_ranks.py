@@ -1,4 +1,4 @@
-"""What one of several processes does, for `test_processes`: ``torchrun ... this OUT``."""
+"""A process of several, for `test_processes`: ``torchrun ... this OUT``."""
 
 import os
 import sys

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.distributed
 
 @pytest.fixture(scope="module")
 def ranks(found_in):
-    """What both processes found, by rank."""
+    """The notes of both processes, by rank."""
     return found_in("single_pass_ranks", processes=2)
 
 

@@ -39,7 +39,7 @@ def traced(name: str) -> tuple[nn.Module, SinglePass]:
 
 
 def gradients(model: nn.Module, step: Callable[[], Any]) -> Gradients:
-    """What a step adds to each parameter's gradient; the random state starts again."""
+    """The addition of a step to each parameter's gradient; the random state starts again."""
     model.zero_grad()
     torch.manual_seed(1)
     step()

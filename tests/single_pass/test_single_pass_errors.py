@@ -1,4 +1,4 @@
-"""What the single pass refuses, and what it says: models, arguments and batches that do not fit."""
+"""The single pass refuses models, arguments and batches that do not fit, by name."""
 
 from collections.abc import Callable
 

@@ -353,7 +353,7 @@ def test_columns_and_splits_are_named(places):
     assert load(f"{name}{splits},label=second,image=picture").train_labels.tolist() == [
         0, 0, 1, 1, 0, 1,
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"has no split 'train': .* by train=, one of part, exam"):
+    with pytest.raises(ConfigError, match=r"no split 'train': .*train=, one of part, exam"):
         load(name)
     with pytest.raises(ConfigError, match="no column 'coat': give label= one of picture, kind"):
         load(f"{name}{splits},label=coat")
@@ -363,7 +363,7 @@ def test_columns_and_splits_are_named(places):
 
 def test_columns_that_are_not_told_apart_are_asked_for(places):
     two = dataset(0).add_column("other", [0] * 6).cast_column("other", FEATURES["kind"])
-    with pytest.raises(ConfigError, match=r"2 columns of labels: name it by label=.*kind.*other"):
+    with pytest.raises(ConfigError, match=r"2 columns of labels: .*label=.*kind.*other"):
         load(saved(places / "two", train=two))
     plain = dataset(0).remove_columns("kind")
     with pytest.raises(ConfigError, match="no column known to be of labels: name it by label="):
@@ -383,7 +383,7 @@ def test_hidden_and_unknown_labels_are_refused(places):
         load(name)
     parts = dataset(0, name=["a"] * 6), dataset(1, name=["b"] * 6)
     name = saved(places / "unknown", train=parts[0], test=parts[1])
-    with pytest.raises(ConfigError, match="has 'b' among the labels to test on, and not to train"):
+    with pytest.raises(ConfigError, match="'b' among the labels to test on"):
         load(f"{name},label=name")
 
 

@@ -124,7 +124,7 @@ def test_a_locked_folder_is_left_as_it_is(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an undisturbed run leaves."""
+    """Returns the files of an undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
     compare_and_keep(folder, settings(), ["sb"], 1.0, NullReporter())
     return folder
@@ -132,7 +132,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run leaves that was stopped between two checkpoints."""
+    """Returns the files of a run that was stopped between two checkpoints."""
     folder = tmp_path_factory.mktemp("stopped")
     with pytest.raises(StoppedError):
         compare_and_keep(folder, settings(), ["sb"], 0.1, Watching(0.65))

@@ -245,9 +245,7 @@ def test_a_data_set_that_is_none_is_told_before_anything_runs(own, tmp_path):
 
 
 def test_a_recipe_that_is_none_is_told():
-    with pytest.raises(
-        ConfigError, match=r"no recipe 'fig0': did you mean fig10\? give one of fig1"
-    ):
+    with pytest.raises(ConfigError, match=r"no recipe 'fig0': .*fig10\? give one of fig1"):
         find_recipe("fig0")
     with pytest.raises(ConfigError, match=r"no file fig0.toml: give the path of a recipe"):
         find_recipe("fig0.toml")
@@ -278,7 +276,7 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
     assert recipe.plans("full", parse_changes(["warmup=5%"]))[""].settings.warmup == Share(0.05)
-    with pytest.raises(ConfigError, match=r"warmup '0.05': give epochs such as 1e, a percentage"):
+    with pytest.raises(ConfigError, match=r"warmup '0.05': give epochs such as 1e"):
         recipe.plans("full", parse_changes(["warmup=0.05"]))
 
 

@@ -33,7 +33,7 @@ def filled(tmp_path):
 
 
 def read_whole(folder):
-    """What every analysis goes by."""
+    """The numbers that every analysis goes by."""
     found = Comparison.read(folder)
     return [(run, found.evaluations(run), found.machine(run.label)) for run in found.runs]
 

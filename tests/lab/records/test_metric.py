@@ -1,4 +1,4 @@
-"""What records are judged by: older ones do not say, and are of classifiers."""
+"""The metric of records: older ones name none, and are of classifiers."""
 
 import json
 

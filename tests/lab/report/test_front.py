@@ -1,4 +1,4 @@
-"""What the README is given of the records."""
+"""The README's numbers are those of the records."""
 
 import json
 from pathlib import Path

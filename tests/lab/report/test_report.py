@@ -33,7 +33,7 @@ VOID = {"meta", "link", "input", "img", "br", "hr"}
 
 
 class Page(HTMLParser):
-    """What is on a page: its elements, its text, and the scripts' data."""
+    """The contents of a page: its elements, its text, and the scripts' data."""
 
     def __init__(self, text):
         super().__init__()
@@ -180,7 +180,7 @@ def test_the_page_needs_no_other_file(filled, tmp_path, monkeypatch, capsys):
 
 
 def content(link):
-    """What an address carries, compressed."""
+    """The compressed contents of an address."""
     return gzip.decompress(base64.b64decode(link.removeprefix("data:application/gzip;base64,")))
 
 

@@ -72,7 +72,7 @@ def test_one_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({"version": 99, "state": {}}, content)
     checksum = hashlib.sha256(content.getvalue()).digest()
     (tmp_path / "000000001.pt").write_bytes(content.getvalue() + checksum)
-    with pytest.raises(StateError, match=r"1.pt is a checkpoint of version 99.*remove .* to begin"):
+    with pytest.raises(StateError, match=r"1.pt is a checkpoint of version 99.*remove"):
         Checkpoints(tmp_path, CheckpointPolicy()).latest()
 
 

@@ -1,4 +1,4 @@
-"""What is looked at in training is right, and training does not notice."""
+"""Observations of a training are right, and do not change it."""
 
 from dataclasses import replace
 

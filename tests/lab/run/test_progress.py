@@ -1,4 +1,4 @@
-"""What a user sees while a comparison runs."""
+"""The progress that a user sees while a comparison runs."""
 
 from dataclasses import replace
 from io import StringIO

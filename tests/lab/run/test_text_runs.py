@@ -74,7 +74,7 @@ class StopsAt(NullReporter):
 
 @pytest.fixture(scope="module")
 def classified(sources):
-    """What all strategies leave on texts of a class each."""
+    """The summaries of all strategies on texts with classes."""
     names = ["traditional", "random", "rs2", "sb", "sb-memory", "stale-sb-2", "infobatch", "ies"]
     names += ["sb-memory-weighted", "sb-memory-annealed", "kakurenbo", "el2n"]
     asked = of_texts(observe="losses,confidence", score_models=1)
@@ -142,7 +142,7 @@ def test_what_all_images_cost_stays_as_it_was(tmp_path):
 
 @pytest.fixture(scope="module")
 def written(sources):
-    """What strategies leave on the next characters of a text, at one budget."""
+    """The summaries of strategies on the next characters of a text, at one budget."""
     names = ["traditional", "sb", "sb-memory", "sb-memory-annealed"]
     plan = Plan(of_language(sources, observe="losses"), names, [KEEP], [0, 1])
     return compare(plan, sources / "written", NullReporter())
@@ -324,9 +324,7 @@ def test_windows_are_scored_by_their_losses(sources):
     found = score_examples("loss", asked, 0)
     assert len(found.scores) == len(load(asked.data, max_tokens=16).train_labels)
     assert bool(((found.scores > 0) & (found.scores < 9)).all())
-    with pytest.raises(
-        ConfigError, match=r"el2n is of examples of a class each.*loss, irreducible"
-    ):
+    with pytest.raises(ConfigError, match=r"el2n is of .*a class each.*loss, irreducible"):
         score_examples("el2n", asked, 0)
 
 

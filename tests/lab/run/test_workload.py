@@ -1,4 +1,4 @@
-"""How much a run computes, and what follows from it."""
+"""The computation of a run is counted, and bounds its length."""
 
 import os
 

@@ -408,8 +408,17 @@ def test_the_faster_of_two_passes_and_one_is_named():
     found = quick(keep=[0.5])
     assert found.faster_pass(0.5) == "two_pass"
     two = next(row for row in found.rows if row.strategy == "sb")
-    for seconds, name in ((two.seconds / 2, "single_pass"), (two.seconds * 2, "two_pass")):
-        one = replace(two, strategy="sb-single-pass", seconds=seconds)
-        assert replace(found, rows=(*found.rows, one)).faster_pass(0.5) == name
+    shares = {0.5: "single_pass", 0.89: "single_pass", 0.91: "two_pass", 2: "two_pass"}
+    for share, name in shares.items():
+        row = replace(two, strategy="sb-single-pass", seconds=share * two.seconds)
+        both = replace(found, rows=(*found.rows, row), noise=0.01, seconds_compiling=two.seconds)
+        assert both.faster_pass(0.5) == name
+    once = replace(found, rows=(*found.rows, replace(row, seconds=0.7 * two.seconds)))
+    assert replace(once, noise=0.4).faster_pass(0.5) == "two_pass"  # within what steps vary by
+    traced = replace(once, noise=0.01, seconds_compiling=two.seconds)
+    assert traced.faster_pass(0.5, steps=2) == "two_pass"  # 0.7 + 1 / 2 of two passes' time
+    assert traced.faster_pass(0.5, steps=20) == "single_pass"
+    with pytest.raises(ConfigError, match="steps"):
+        traced.faster_pass(0.5, steps=0)
     with pytest.raises(ConfigError, match=r"keep=0\.3 was not measured: give one of \[0\.5\]"):
         found.faster_pass(0.3)

@@ -1,5 +1,6 @@
 """Refusals of a Trainer with selection: arguments, settings, and a loss that is another one."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -195,7 +196,8 @@ def faster_pass(trainer: Any, keep: float) -> Literal["two_pass", "single_pass"]
         keep: Share of the rows of a batch to keep.
 
     Returns:
-        "two_pass" too where a single pass would be refused, or cannot be traced.
+        "two_pass" too where a single pass would be refused, cannot be traced, or saves less than a
+        tenth with its tracing (see `ProbeResult.faster_pass`).
     """
     if any(refusals_of_single_pass(trainer).values()) or not keep < 1:
         return "two_pass"
@@ -209,7 +211,12 @@ def faster_pass(trainer: Any, keep: float) -> Literal["two_pass", "single_pass"]
         autocast=PRECISIONS.get(trainer.accelerator.mixed_precision),
         seconds=MEASURED_SECONDS,
     )
-    return result.faster_pass(keep)
+    args = trainer.args
+    if args.max_steps > 0:
+        batches = args.max_steps * args.gradient_accumulation_steps
+    else:
+        batches = math.ceil(args.num_train_epochs * len(loader))
+    return result.faster_pass(keep, steps=max(1, batches))
 
 
 def refusals_of_single_pass(trainer: Any) -> dict[str, bool]:

@@ -130,9 +130,10 @@ def test_what_gives_no_curve_is_refused(curve, ends, message):
 
 def recorded(folder, budget, ends, metric="error", processor="Abacus 9", **settings):
     """A comparison by budget, as it is read from a folder: final ends by strategy and seed."""
+    data = settings.get("data", "digits")
     runs = [
         {
-            "strategy": name, "matched_to": None, "seed": seed, "data": "digits",
+            "strategy": name, "matched_to": None, "seed": seed, "data": data,
             "model": "cnn-4", "keep_asked": 0.5, "keep_measured": 0.5, "epochs": budget,
             "steps": 9, "examples_forwarded": 9, "examples_backpropped": 9, "seconds_train": 1.0,
             "seconds_selection": 0.0, "cost_forward_units": 27.0, "test_error_final": end,
@@ -143,7 +144,12 @@ def recorded(folder, budget, ends, metric="error", processor="Abacus 9", **setti
         for seed, end in by_seed.items()
     ]  # fmt: skip
     folder.mkdir(parents=True)
-    asked = {"data": "digits", "budget": budget, "strategies": list(ends), **settings}
+    asked = {
+        "data": settings.get("data", "digits"),
+        "budget": budget,
+        "strategies": list(ends),
+        **settings,
+    }
     summary = {"environment": {"arguments": asked, "cpu": processor}, "runs": runs}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return Comparison.read(folder)
@@ -264,3 +270,59 @@ def test_the_curves_are_those_of_what_was_measured_at_several_budgets(tmp_path):
     ]
     write_analysis(made, tmp_path / "drawn")
     assert (tmp_path / "drawn" / "budgets.svg").exists()
+
+
+def plain_error(budget, scale=1.0):
+    """Traditional's end, of every seed."""
+    end = scale * (20 - 2 * math.log2(budget))
+    return {0: end, 1: end}
+
+
+def by_models(folder, at_budgets, strategy):
+    """Comparisons of two data sets, in which a method is worth what is said at some budgets."""
+    comparisons = []
+    for data, worth in at_budgets.items():
+        for budget in BUDGETS:
+            scale = 0.1 if data == "mnist" else 1.0
+            ends = {"traditional": plain_error(budget, scale)}
+            if budget in worth:
+                ends[strategy] = plain_error(worth[budget] * budget, scale)
+            asked = recorded(folder / f"{data}-{budget:g}", budget, ends, data=data)
+            comparisons.append(asked)
+    return comparisons
+
+
+def test_the_default_is_shown_case_by_case_the_worst_first(tmp_path):
+    worth = {"digits": {2: 1.5, 4: 0.9}, "mnist": {4: 2.0, 8: 0.97}}
+    made = ANALYSES["worst"](by_models(tmp_path / "one", worth, "sb-memory-default"))
+    assert [[row[0], row[1], row[3], row[5]] for row in made.rows] == [
+        ["cnn-4 on digits", "4", "0.90", "**no**"],
+        ["cnn-4 on mnist", "8", "0.97", "yes"],
+        ["cnn-4 on digits", "2", "1.50", "yes"],
+        ["cnn-4 on mnist", "4", "2.00", "yes"],
+    ]
+    assert made.sentences == [
+        "3 of 4 ratios of sb-memory-default 0.5 are 0.97 or more; "
+        "not those of cnn-4 on digits at 4."
+    ]
+    others = ANALYSES["worst"](by_models(tmp_path / "two", worth, "sb-memory"))
+    assert isinstance(others, Missing)
+
+
+def test_the_map_has_ratios_over_what_traditional_leaves(tmp_path):
+    worth = {"digits": {2: 1.5, 4: 0.9}, "mnist": {4: 2.0}}
+    made = ANALYSES["map"](by_models(tmp_path / "both", worth, "sb-memory"))
+    (panel,) = made.views["end"]
+    points = {line.label: [*zip(line.x, line.y, strict=True)] for line in panel.series}
+    assert points == {
+        "cnn-4 on digits": [(18.0, pytest.approx(1.5)), (16.0, pytest.approx(0.9))],
+        "cnn-4 on mnist": [(pytest.approx(1.6), pytest.approx(2.0))],
+    }
+    assert panel.y_range == (pytest.approx(0.81), pytest.approx(2.2))
+    assert made.sentences == [
+        "sb-memory 0.5: from 0.90 (cnn-4 on digits, 4 epochs) to 2.00 (cnn-4 on mnist, 4 epochs)."
+    ]
+    one = ANALYSES["map"](by_models(tmp_path / "one", {"digits": {2: 1.5, 4: 0.9}}, "sb-memory"))
+    assert isinstance(one, Missing)  # of a single experiment
+    write_analysis(made, tmp_path / "drawn")
+    assert (tmp_path / "drawn" / "map.svg").exists()

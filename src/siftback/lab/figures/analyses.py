@@ -66,6 +66,8 @@ FINDERS: dict[str, Find] = {
     "agreement": budget.agreement_over_training,
     "pays": pays.ratios,
     "budgets": pays.ends_by_budget,
+    "worst": pays.worst_ratios,
+    "map": pays.ratios_by_end,
     "noise": noise.ends,
     "rare": rare.errors,
     "rates": learning_rates.by_rate,

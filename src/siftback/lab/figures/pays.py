@@ -25,6 +25,12 @@ from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
 GOAL = 1.5
 """The budget ratio that a default should reach."""
 
+LEAST = 0.97
+"""The budget ratio below which it is worse than Traditional."""
+
+DEFAULT = "sb-memory-default"
+"""The strategy whose ratios are looked at case by case: `Memory()`."""
+
 Ends = Mapping[float, Mapping[int, float]]
 """Final error or loss by budget and seed."""
 
@@ -78,6 +84,11 @@ class MethodRatio(NamedTuple):
         return "–" if low is None else f"{low} to {high}"  # noqa: RUF001
 
     @property
+    def is_no_worse(self) -> bool:
+        """Whether it is as good as Traditional's own, but for a few percent."""
+        return self.ratio.ratio.side != "below" and self.ratio.ratio.value >= LEAST
+
+    @property
     def reaches(self) -> bool:
         """Whether it is the goal or more."""
         return self.ratio.ratio.side != "below" and self.ratio.ratio.value >= GOAL
@@ -128,6 +139,81 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 "ends at other errors, so ratios near 1 may be the machines'. Repeat all of it on "
                 "one."
             )
+
+
+def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """The budget ratios of the default strategy, the lowest first."""
+    cases = default_ratios(comparisons)
+    worse = [case for case in cases if not case.is_no_worse]
+    if cases:
+        names = ", ".join(f"{case.experiment.title} at {case.budget:g}" for case in worse)
+        yield Finding(
+            f"{len(cases) - len(worse)} of {len(cases)} ratios of {cases[0].label} are {LEAST:g} "
+            f"or more" + (f"; not those of {names}." if worse else ".")
+        )
+    for case in cases:
+        verdict = "yes" if case.is_no_worse else "**no**"
+        where = case.experiment.title, f"{case.budget:g}", str(case.ratio.seeds)
+        yield Finding(rows=[[*where, str(case.ratio.ratio), case.interval, verdict]])
+
+
+def default_ratios(comparisons: Sequence[Comparison]) -> list[MethodRatio]:
+    """Returns the ratios of the default strategy in all experiments, the lowest first."""
+    cases = []
+    for case in method_ratios(experiments(comparisons)):
+        runs = case.experiment.runs
+        if (runs.strategy[runs.label == case.label] == DEFAULT).all():
+            cases.append(case)
+    return sorted(cases, key=lambda case: case.ratio.ratio.rank)
+
+
+def ratios_by_end(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Each method's budget ratios over Traditional's end at the same budget: what is left to learn.
+
+    A panel for each method that was measured at several budgets of several experiments, and each
+    metric. Where a ratio is only known to be above or below a number, it is that number.
+    """
+    cases = [
+        case
+        for case in method_ratios(experiments(comparisons))
+        if case.budget in case.experiment.curve
+    ]
+    titles: dict[tuple[str, str], dict[str, list[MethodRatio]]] = {}
+    for case in cases:
+        key = case.label, case.experiment.metric.axis
+        titles.setdefault(key, {}).setdefault(case.experiment.title, []).append(case)
+    several = {
+        key: by_title
+        for key, by_title in titles.items()
+        if len(by_title) > 1 and max(map(len, by_title.values())) > 1
+    }
+    shown = [case for by_title in several.values() for group in by_title.values() for case in group]
+    values = [case.ratio.ratio.value for case in shown]
+    for (label, axis), by_title in several.items():
+        series = [_series_by_end(title, group) for title, group in by_title.items()]
+        labels = f"Traditional's {axis} at the budget", "budget ratio"
+        limits = 0.9 * min(values), 1.1 * max(values)
+        panel = Panel(label, *labels, "points", series, log_x=True, log_y=True, y_range=limits)
+        yield Finding(_map_sentence(label, by_title), views={"end": [panel]})
+
+
+def _series_by_end(title: str, cases: Sequence[MethodRatio]) -> Series:
+    """Returns the points of a method in an experiment, by Traditional's end at each budget."""
+    ends = [fmean(case.experiment.curve[case.budget].values()) for case in cases]
+    return Series(title, ends, [case.ratio.ratio.value for case in cases], group=title)
+
+
+def _map_sentence(label: str, by_title: Mapping[str, Sequence[MethodRatio]]) -> str:
+    """Returns the lowest and the highest ratio of a method, with where they were measured."""
+    cases = sorted(
+        (case for group in by_title.values() for case in group),
+        key=lambda case: case.ratio.ratio.rank,
+    )
+    lowest, highest = (
+        f"{case.ratio.ratio} ({case.experiment.title}, {case.budget:g} epochs)"
+        for case in (cases[0], cases[-1])
+    )
+    return f"{label}: from {lowest} to {highest}."
 
 
 def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

@@ -50,8 +50,8 @@ def remembering():
 
 
 @pytest.mark.parametrize("plans", [(ALL, ()), (ALL, (), ()), (ALL, (), (), ALL), (ALL, ALL, ())])
-def test_a_pass_without_examples_is_an_error_that_names_the_sampler_and_the_number(plans):
-    with pytest.raises(BatchError, match=r"Planned gave 0 examples .* Memory"):
+def test_a_pass_without_examples_is_an_error_that_names_the_sampler(plans):
+    with pytest.raises(BatchError, match="Planned gave no examples"):
         train(Planned(*plans), remembering())
 
 

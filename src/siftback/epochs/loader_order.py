@@ -196,6 +196,11 @@ class FilteredSampler(Sampler[int]):
 
     def _nothing_left(self, count: int) -> BatchError:
         rule, sampler = type(self._draw.rule).__name__, type(self.sampler).__name__
+        if not count:
+            return BatchError(
+                f"a {sampler} gave no examples in this epoch: have its __iter__ give them anew "
+                "each time"
+            )
         return BatchError(
             f"a {sampler} gave {count} examples in this epoch, and {rule} left all of them out: "
             f"have {rule} keep more, or the {sampler} give more examples"

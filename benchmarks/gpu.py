@@ -328,7 +328,7 @@ def main() -> None:
         else:
             print(f"{sizes} is left out: {asked.minutes:g} minutes are over")
     card = torch.cuda.get_device_name() if asked.device == "cuda" else "a processor"
-    report(TITLE.format(device=card), goals, asked, tabled=True)
+    report(TITLE.format(device=card), goals, asked)
 
 
 if __name__ == "__main__":

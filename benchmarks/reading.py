@@ -273,7 +273,7 @@ def main() -> None:
     goals: list[Goal] = []
     for reader in asked.reader:
         goals += measure(reader, folder, count, asked.rounds or (1 if asked.quick else 3))
-    report(TITLE.format(count=count), goals, asked, tabled=True)
+    report(TITLE.format(count=count), goals, asked)
 
 
 if __name__ == "__main__":

@@ -261,7 +261,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         """
         draw = self._sampler.draw
         assert draw
-        draw.losses.reads.add(partial(check_finite, indices), losses)
+        draw.losses.reads.add(partial(check_recorded, indices), losses)
         self._sampler.update(indices, losses)
 
     def settings(self) -> dict[str, Any]:
@@ -290,7 +290,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         return x, y, weights[0] if weights else None
 
 
-def check_finite(indices: Tensor, losses: Tensor) -> None:
+def check_recorded(indices: Tensor, losses: Tensor) -> None:
     """Checks that the losses of examples are finite.
 
     Raises:

@@ -108,8 +108,8 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     >>> inclusion_probabilities(torch.tensor([0.1, 0.2, 0.9]), 2)
     tensor([0.3333, 0.6667, 1.0000])
     """
-    values = precise(probabilities).clamp(min=_LEAST)
-    ordered, order = (part.flip(0) for part in sort_values(values))
+    ascending, ascending_order = sort_values(precise(probabilities).clamp(min=_LEAST))
+    ordered, order = ascending.flip(0), ascending_order.flip(0)
     certain = torch.arange(len(ordered), device=ordered.device)
     # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the
     # first for which the largest of them stays within 1.

@@ -142,7 +142,8 @@ class Settings:
     # fmt: off
     data: Annotated[str,
         "Data set: digits, mnist, cifar10, cifar100, svhn, svhn+extra, fashion_mnist, gtsrb, imdb, "
-        "sst2, tinyshakespeare, imagefolder:PATH, hf:NAME, npz:PATH, text:PATH."]
+        "sst2, tinyshakespeare, imagefolder:PATH, hf:NAME, npz:PATH, text:PATH, "
+        "fonts:N."]
     model: Annotated[str,
         "Model: cnn, fastcnn, mlp, resnet18, resnet34, resnet50, resnet20, resnet32, densenet121, "
         "mobilenetv2, googlenet, vit, transformer, ngrams, gpt, wrn-D-K, densenet-bc-D."] = "cnn"

@@ -23,6 +23,7 @@ from siftback.lab.data.data_set import (
     ImageData,
     add_test_split,
 )
+from siftback.lab.data.fonts import read_fonts
 from siftback.lab.data.images import read_arrays, read_folders, read_images
 from siftback.lab.data.source import ADDRESSES, Address, Published, Splits, parse_address
 from siftback.lab.data.tables import open_address, open_published
@@ -82,7 +83,7 @@ def load(
 
     Args:
         name: A name of ``NAMES``, or an address: ``imagefolder:PATH``, ``hf:NAME``,
-            ``npz:PATH`` or ``text:PATH``, with options such as ``,size=32``.
+            ``npz:PATH``, ``text:PATH`` or ``fonts:N``, with options such as ``,size=32``.
         train_limit: Number of training examples to keep, as in ``limit``; all where None.
         validation: Number of them to hold out in place of the test set, as in ``hold_out``.
         flipped: Share of the labels left to train on that are made wrong, as in ``flip``.
@@ -319,16 +320,20 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
         length = max_tokens or texts.LENGTH
         return texts.read_windows(address, length, address.title, f"{address.cache}-{length}")
     augmentation = address.augmentation  # refused before anything is read
-    if address.kind == "npz":
-        splits, names = read_arrays(address)
+    if address.kind == "fonts":
+        data = read_fonts(address)
     else:
-        source = open_address(address) if address.kind == "hf" else read_folders(address)
-        if source.is_text:
-            length, vocabulary = max_tokens or texts.LENGTH, texts.vocabulary_of(address)
-            cache = f"{address.cache}-{length}"
-            return texts.read_texts(source, address.title, cache, length, vocabulary)
-        splits, names = read_images(source, address.cache, address.size), source.names
-    data = image_data(address.title, add_test_split(splits, str(address)), names, augmentation)
+        if address.kind == "npz":
+            splits, names = read_arrays(address)
+        else:
+            source = open_address(address) if address.kind == "hf" else read_folders(address)
+            if source.is_text:
+                length, vocabulary = max_tokens or texts.LENGTH, texts.vocabulary_of(address)
+                cache = f"{address.cache}-{length}"
+                return texts.read_texts(source, address.title, cache, length, vocabulary)
+            splits, names = read_images(source, address.cache, address.size), source.names
+        splits = add_test_split(splits, str(address))
+        data = image_data(address.title, splits, names, augmentation)
     if augmentation.padding >= min(data.size):
         raise ConfigError(
             f"crop={augmentation.padding} of images of {data.size[0]}x{data.size[1]} pixels can "

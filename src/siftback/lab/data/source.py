@@ -28,8 +28,9 @@ OPTIONS = {
     "hf": ("image", "text", "label", "train", "test", "config", "vocabulary", *IMAGE_OPTIONS),
     "npz": ("crop", "mirror"),
     "text": ("tokens", "vocabulary"),
+    "fonts": ("hard", "copies", "seed", "crop"),
 }
-ADDRESSES = ("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH")
+ADDRESSES = ("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH", "fonts:N")
 
 LABEL = "label"  # the usual name of the column of labels
 CACHE_FORMAT = 3  # of what is kept, and of the way to it: another one has all computed again
@@ -107,7 +108,7 @@ class Address:
 
     Attributes:
         kind: One of ``OPTIONS``.
-        target: A path, or a name on the Hugging Face hub.
+        target: A path, a name on the Hugging Face hub, or a number of examples to make.
         options: By name, as they were written.
     """
 
@@ -157,7 +158,9 @@ class Address:
 
     @property
     def _is_path(self) -> bool:
-        return self.kind != "hf" or self.path.is_absolute() or self.path.exists()
+        if self.kind == "hf":
+            return self.path.is_absolute() or self.path.exists()
+        return self.kind != "fonts"
 
     @property
     def _written_options(self) -> list[str]:

@@ -5,7 +5,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from trainings import BATCH, EPOCHS, data, right, run_of
+from trainings import BATCH, EPOCHS, data, predictions, run_of
 
 from siftback.frameworks.accelerate import prepare
 
@@ -41,7 +41,7 @@ def train(training):
                 logits = network(inputs)
                 losses = F.cross_entropy(logits, targets, reduction="none")
                 if training.selection:
-                    losses = loader.loss(losses, **right(logits, targets))
+                    losses = loader.loss(losses, **predictions(logits, targets))
                 accelerator.backward(losses.mean())
                 prepared.step()
                 if training.decays:

@@ -34,6 +34,11 @@ def losses(model_or_outputs, batch):
 
 
 def train(training):
+    with tempfile.TemporaryDirectory() as folder:
+        return train_in(training.folder or folder, training)
+
+
+def train_in(folder, training):
     # An evaluation draws random numbers, after the state at the end of an epoch is saved.
     evaluates = training.folder is None
     settings = {
@@ -56,7 +61,6 @@ def train(training):
     others = [{"inputs": x, "labels": y * 0} for x, y in data()]
     given = {"train_dataset": rows, "eval_dataset": others}
     given["optimizers"] = (training.optimizer(), None)
-    folder = training.folder or tempfile.mkdtemp()
     arguments = TrainingArguments(str(folder), **settings | training.options)
     model = Model(training.network)
     if training.selection is None:

@@ -79,11 +79,6 @@ class NoLoss(Net):
         return -self(batch[0]).log_softmax(1)[torch.arange(len(batch[1])), batch[1]].mean()
 
 
-class Penalised(Net):
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch[0]), batch[1]) + self.net.weight.norm()
-
-
 class OfOutputs(Net):
     def training_step(self, batch, batch_idx):
         logits = self(batch[0])

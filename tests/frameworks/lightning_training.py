@@ -6,7 +6,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
-from trainings import BATCH, EPOCHS, IN_STEP, KEEP, data, right, run_of
+from trainings import BATCH, EPOCHS, IN_STEP, KEEP, data, predictions, run_of
 
 from siftback import Kakurenbo
 from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
@@ -27,7 +27,7 @@ class Module(LightningModule):
         if not isinstance(self.training_of.selection, Kakurenbo):
             return F.cross_entropy(logits, targets)
         losses = F.cross_entropy(logits, targets, reduction="none")
-        return self.trainer.datamodule.loss(losses, **right(logits, targets))
+        return self.trainer.datamodule.loss(losses, **predictions(logits, targets))
 
     def on_train_epoch_start(self):
         self.totals.append(self.trainer.num_training_batches)

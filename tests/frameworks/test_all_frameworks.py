@@ -1,4 +1,7 @@
-"""Checks that every framework passes: lengths, examples, losses, weights and resuming."""
+"""Checks that every framework passes: lengths, examples, losses, weights and resuming.
+
+A framework is a file ``..._training.py``, whose ``train`` runs the training of `trainings`.
+"""
 
 from importlib import import_module
 

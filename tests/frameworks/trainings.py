@@ -40,7 +40,7 @@ class Network(nn.Module):
         return self.head(self.body(inputs[:, 1:]))
 
 
-def right(logits, targets):
+def predictions(logits, targets):
     """Predictions, which some rules learn from too."""
     confidence, predicted = logits.detach().softmax(1).max(1)
     return {"correct": predicted == targets, "confidence": confidence}
@@ -157,7 +157,11 @@ def plain(training):
         for index, (inputs, targets) in enumerate(loader, 1):
             logits = network(inputs)
             losses = F.cross_entropy(logits, targets, reduction="none")
-            loss = loader.loss(losses, **right(logits, targets)) if training.selection else losses
+            loss = (
+                loader.loss(losses, **predictions(logits, targets))
+                if training.selection
+                else losses
+            )
             (loss.mean() / training.accumulated).backward()
             waiting += 1
             if waiting == training.accumulated or index == len(loader):

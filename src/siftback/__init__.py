@@ -29,6 +29,8 @@ if typing.TYPE_CHECKING:
     from siftback.probing.probe import probe as probe
     from siftback.probing.result import ProbeResult as ProbeResult
     from siftback.rules.ewma import Ewma as Ewma
+    from siftback.rules.forecast import Forecast as Forecast
+    from siftback.rules.forecast import forecast as forecast
     from siftback.rules.ies import IES as IES
     from siftback.rules.infobatch import InfoBatch as InfoBatch
     from siftback.rules.kakurenbo import Kakurenbo as Kakurenbo

@@ -10,7 +10,10 @@ from rich.console import Console
 from siftback.cli.options import command, settings_of, use_threads
 from siftback.lab.settings import parse_numbers
 
-PROBED = ("data", "model", "width", "norm", "batch_size", "precision", "device")
+PROBED = (
+    *("data", "model", "width", "norm", "batch_size", "lr", "weight_decay", "train_limit"),
+    *("precision", "device"),
+)
 SCORED = (
     *("data", "model", "width", "norm", "batch_size", "rate", "lr", "momentum", "weight_decay"),
     *("cutout", "train_limit", "precision", "device", "validation"),
@@ -24,6 +27,7 @@ def probe_command(
     epochs: int = 10,
     threads: int | None = None,
     seconds: float = 30,
+    forecast: bool = False,
     json: bool = False,
 ) -> None:
     """Measure what selection would cost and save, and whether it pays.
@@ -34,14 +38,21 @@ def probe_command(
         keep: Shares of the examples to keep, separated by commas.
         epochs: Length of the training whose speed-up is shown.
         seconds: How long to take.
+        forecast: Train a warm-up too, and say what Memory() is expected to be worth.
     """
     from siftback.lab.experiments.probe_run import probe_report, probe_settings
+    from siftback.lab.experiments.warm_up import warm_up
+    from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
     settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))
     with Console(stderr=True).status("measuring"):
         result = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
+    if forecast:
+        with ConsoleReporter(Console(stderr=True)) as reporter:
+            warmed = warm_up(replace(settings, epochs=None, budget=epochs), 0, reporter.scoring)
+        result = replace(result, forecast=warmed.forecast)
     if json:
         typer.echo(result.to_json())
     else:

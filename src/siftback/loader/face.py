@@ -40,6 +40,7 @@ from siftback.loader.wrapped import (
 )
 from siftback.losses.per_example import Losses, LossFn
 from siftback.processes.distributed import rank_and_world
+from siftback.rules.forecast import Forecast, forecast
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.scorer import Scorer
@@ -485,6 +486,28 @@ class SelectiveLoader:
     def log_entries(self) -> dict[str, float]:
         """Returns `Stats.log_entries` as they are now, for a logger, such as ``wandb.log``."""
         return self.stats.log_entries(self.share)
+
+    @property
+    def forecast(self) -> Forecast:
+        """What ``Memory()`` is expected to be worth, by the losses remembered until now.
+
+        It is computed when it is asked for, from the end of the first epoch until examples are left
+        out, which is when the warm-up ends; see `siftback.forecast`.
+
+        Raises:
+            ConfigError: If the loader was not given its ``epochs``, or no rule remembers losses.
+            LossError: If a remembered loss is negative.
+        """
+        rule = self.memory
+        losses = None if rule is None else rule.scores(self.epoch)
+        if losses is None or self.epochs is None:
+            raise ConfigError(
+                f"forecast with memory={_name_of_class(rule)} and epochs={self.epochs}: it needs a "
+                "rule that remembers losses, such as Memory(), and the length of training"
+            )
+        if self.stats.considered:
+            return Forecast.untold("examples were left out already: ask before the warm-up ends")
+        return forecast(losses, epochs=self.epochs, done=self.epochs_done)
 
     @property
     def lr_scale(self) -> float:

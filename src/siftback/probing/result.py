@@ -11,6 +11,7 @@ from siftback.errors import ConfigError
 from siftback.probing.advice import Advice, advice_details, advice_line
 from siftback.probing.agreement import Agreement
 from siftback.probing.costs import SB, SINGLE_PASS, CostRow, Seconds
+from siftback.rules.forecast import Forecast
 
 MARGIN = 0.1
 """Share of the time of two passes that a single pass must save to be the faster of both."""
@@ -35,6 +36,7 @@ class ProbeResult:
         failures: Reasons why something could not be measured, by name.
         advice: The recommendation.
         seconds_taken: Total time of the probe.
+        forecast: What ``Memory()`` is expected to be worth, where a warm-up was trained.
 
     >>> import torch
     >>> from torch.nn import functional as F
@@ -62,6 +64,7 @@ class ProbeResult:
     failures: Mapping[str, str]
     advice: Advice
     seconds_taken: float
+    forecast: Forecast | None = None
 
     @property
     def forward_share(self) -> float:
@@ -70,8 +73,12 @@ class ProbeResult:
 
     @property
     def answer(self) -> str:
-        """The recommendation in a line: the call to write and what it saves, or that none pays."""
-        return advice_line(self.advice, self.seconds, self.rows, self.epochs)
+        """The recommendation in a line: the call to write and what it saves, or that none pays.
+
+        After it the forecast, if there is one.
+        """
+        line = advice_line(self.advice, self.seconds, self.rows, self.epochs)
+        return f"{line} {self.forecast}." if self.forecast else line
 
     @property
     def details(self) -> list[str]:
@@ -122,6 +129,7 @@ class ProbeResult:
             {"keep": keep, "seconds": taken} for keep, taken in self.seconds.single_pass.items()
         ]
         whole: dict[str, Any] = asdict(self) | {"seconds": seconds, "rows": self.table()}
+        whole["forecast"] = self.forecast and self.forecast.to_dict()
         whole["advice"] |= {"answer": self.answer, "text": self.recommendation}
         return {"forward_share": self.forward_share, **whole}
 

@@ -50,6 +50,22 @@ def test_tables_say_the_same_and_what_to_do(
     assert "compare with plain training cut to the same time" in " ".join(" ".join(details).split())
 
 
+def test_a_forecast_is_in_the_first_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forecast = ("--forecast", "--epochs", "4", "--batch-size", "32")
+    assert call(monkeypatch, *QUICK, *forecast) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert " Memory() is expected to be worth " in first
+    assert call(monkeypatch, *QUICK, *forecast, "--json") == 0
+    numbers = json.loads(capsys.readouterr().out)["forecast"]
+    assert 0 < numbers["low"] < numbers["ratio"] < numbers["high"]
+    assert call(monkeypatch, *QUICK, *forecast, "--train-limit", "500", "--json") == 0
+    untold = json.loads(capsys.readouterr().out)["forecast"]
+    assert untold["ratio"] is None
+    assert "1,000 are needed" in untold["reason"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -1,0 +1,221 @@
+"""What `siftback.forecast` is fitted on, and how far it is off on a data set that was left out.
+
+``--measure`` trains each case of the recipe `pays` that has ``Memory()``, by the recipe's settings,
+up to the end of its warm-up, and writes the losses that are remembered then, as means of equal
+groups of the sorted losses, a file for each case. Cases that have a file are passed over. Cases of
+the recipe `noise` are among them, whose wrong labels show what a forecast must not promise.
+
+From these files and the budget ratios in ``results/pays`` it fits the coefficient, and shows for
+each case the forecast of a fit without its data set beside the measured ratio. Two kinds of cases
+are forecast, and not fitted: those of data on which more epochs make plain training worse, where a
+ratio says little, and those of a length that was recorded on a single data set, where nothing would
+be left to forecast it by. The library forecasts no such length. So are data sets not in `FITTED`.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from operator import mul
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from scipy.special import stdtrit
+
+from goals import Goal, begin, options, report
+from siftback.lab.experiments.comparison import Plan
+from siftback.lab.experiments.warm_up import KEEP, STRATEGY, warm_up
+from siftback.lab.figures.budget_ratios import BudgetRatio
+from siftback.lab.figures.pays import Experiment, experiments, method_ratios
+from siftback.lab.figures.titles import argument, task
+from siftback.lab.recipes.recipe import Scale, find_recipe
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.environment import environment
+from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
+
+TITLE = "Forecasts of the budget ratio of Memory(), each data set left out of the fit in turn"
+RESULTS = Path(__file__).parents[1] / "results"
+FORECAST, PAYS = RESULTS / "forecast", RESULTS / "pays" / "pays-full"
+GROUPS = 500
+NOISE = ("mnist-0", "mnist-10", "mnist-40", "cifar10-20k-0", "cifar10-20k-20")
+CONFIDENCE = 0.9
+
+# Data sets that are recorded later are forecast, and so test it, until they are added.
+FITTED = ("mnist", "cifar10", "cifar100", "imdb", "tinyshakespeare")
+
+
+class Case(NamedTuple):
+    """A data set and model at a budget.
+
+    Attributes:
+        title: Model, data and budget.
+        data: The data set.
+        budget: In epochs of plain training.
+        share: The effective share of the losses at the end of the warm-up.
+        done: Share of the training that is done by then.
+        ratio: The measured budget ratio.
+        is_fitted: Whether it belongs to the fit.
+    """
+
+    title: str
+    data: str
+    budget: float
+    share: float
+    done: float
+    ratio: BudgetRatio
+    is_fitted: bool
+
+    @property
+    def bound(self) -> float:
+        """What the ratio would be if examples that are left out taught nothing."""
+        return bound_of(self.share, self.done)
+
+
+def plans() -> Iterator[tuple[str, Plan]]:
+    """Yields the name of each case and its plan, short warm-ups first."""
+    paying = {
+        name: plan
+        for name, plan in find_recipe("pays").plans(Scale.FULL).items()
+        if f"{STRATEGY}@{KEEP}" in plan.strategies
+    }
+    for name in sorted(paying, key=lambda name: (int(name.rsplit("-", 1)[1]) > 4, name)):
+        yield name, paying[name]
+    noisy = find_recipe("noise").plans(Scale.SMALL)
+    for name in NOISE:
+        yield f"noise-{name}", noisy[name]
+
+
+def measure(folder: Path) -> None:
+    """Writes the losses of each case that has no file yet."""
+    for name, plan in plans():
+        path = folder / f"{name}.json"
+        if path.exists():
+            continue
+        losses, done, _ = warm_up(plan.settings, plan.seeds[0])
+        groups = losses.sort().values.double().tensor_split(GROUPS)
+        record = {
+            "environment": environment(plan.arguments()),
+            "examples": len(losses),
+            "done": round(done, 4),
+            "losses": [float(f"{group.mean():.4g}") for group in groups],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+        print(name)
+
+
+def read_warm_up(path: Path) -> tuple[float, float]:
+    """Returns the effective share of the losses of a file, and how much is done by then."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    losses = torch.tensor(record["losses"], dtype=torch.float64)
+    return effective_share(losses), record["done"]
+
+
+def read_cases(folder: Path = FORECAST, pays: Path = PAYS) -> list[Case]:
+    """Returns the cases that have losses and a measured ratio, in the order of their titles."""
+    comparisons = [Comparison.read(path) for path in sorted(pays.iterdir())]
+    names = {(task(item), argument(item, "budget")): item.folder.name for item in comparisons}
+    cases = []
+    for method in method_ratios(experiments(comparisons)):
+        experiment, budget = method.experiment, method.budget
+        path = folder / f"{names[experiment.title, budget]}.json"
+        if method.label == f"{STRATEGY} {KEEP}" and path.exists():
+            title, data = f"{experiment.title}, {budget:g} epochs", experiment.runs.data.iloc[0]
+            warmed = read_warm_up(path)
+            fits = data in FITTED and budget <= MOST_EPOCHS and not overfits(experiment)
+            cases.append(Case(title, data, budget, *warmed, method.ratio, fits))
+    return cases
+
+
+def overfits(experiment: Experiment) -> bool:
+    """Whether plain training ends lower at some budget than at the largest."""
+    means = {budget: statistics.fmean(ends.values()) for budget, ends in experiment.curve.items()}
+    return min(means, key=means.__getitem__) < max(means)
+
+
+def fit(cases: Sequence[Case]) -> float:
+    """Returns the slope of log ratio over log bound, by least squares through the origin.
+
+    Only cases that are fitted count. A ratio that is known to be above a number counts as that
+    number, or as its forecast where this is higher.
+    """
+    cases = [case for case in cases if case.is_fitted]
+    bounds = [math.log(case.bound) for case in cases]
+    slope = 0.0
+    for _ in range(100):  # until what is only known to be higher stays
+        logs = [log_ratio(case, slope) for case in cases]
+        slope = sum(map(mul, logs, bounds)) / sum(map(mul, bounds, bounds))
+    return slope
+
+
+def log_ratio(case: Case, slope: float) -> float:
+    """Returns the log of a measured ratio; of one beyond a number, its forecast if beyond too."""
+    measured, forecast = math.log(case.ratio.ratio.value), slope * math.log(case.bound)
+    ends = {"below": min(measured, forecast), "at": measured, "above": max(measured, forecast)}
+    return ends[case.ratio.ratio.side]
+
+
+def fit_without(case: Case, cases: Sequence[Case]) -> float:
+    """Returns the slope of a fit without the data set of a case."""
+    return fit([other for other in cases if other.data != case.data])
+
+
+def spread_of(cases: Sequence[Case]) -> float:
+    """Returns the factor up and down to the ends of an interval.
+
+    ``exp(t * s)``, s being the root of the mean square of log ratio less log forecast, each by a
+    fit without the case's data set, and t the quantile of Student's t with as many degrees of
+    freedom as there are data sets, less one: the errors on a data set are much alike.
+    """
+    cases = [case for case in cases if case.is_fitted]
+    errors = [error_of(case, fit_without(case, cases)) for case in cases]
+    freedom = len({case.data for case in cases}) - 1
+    quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return math.exp(quantile * math.sqrt(statistics.fmean(error**2 for error in errors)))
+
+
+def error_of(case: Case, slope: float) -> float:
+    """Returns log ratio less log forecast."""
+    return log_ratio(case, slope) - slope * math.log(case.bound)
+
+
+def rows_of(cases: Sequence[Case]) -> Iterator[Goal]:
+    """Yields the forecast of each case by a fit without its data set, beside what was measured."""
+    for case in cases:
+        others = [other for other in cases if other.data != case.data]
+        slope, spread = fit(others), spread_of(others)
+        ratio, error = case.bound**slope, error_of(case, slope)
+        side = {"below": ", at most", "at": "", "above": ", at least"}[case.ratio.ratio.side]
+        setting = f"{case.title}{'' if case.is_fitted else ', not fitted'}{side}"
+        yield Goal(setting, "effective share", case.share)
+        yield Goal(setting, "bound", case.bound)
+        yield Goal(setting, "forecast", ratio)
+        yield Goal(setting, "lower end of its 90 % interval", ratio / spread)
+        yield Goal(setting, "upper end", ratio * spread)
+        yield Goal(setting, "measured", case.ratio.ratio.value)
+        yield Goal(setting, "measured over forecast", math.exp(error))
+    fitted = [case for case in cases if case.is_fitted]
+    errors = {
+        "the forecast": [error_of(case, fit_without(case, cases)) for case in fitted],
+        "a forecast of 1": [error_of(case, 0.0) for case in fitted],
+    }
+    for name, of_cases in errors.items():
+        factor = math.exp(math.sqrt(statistics.fmean(error**2 for error in of_cases)))
+        yield Goal(f"typical error of {name}", "measured over forecast", factor)
+
+
+def main() -> None:
+    parser = options(__doc__, quick="nothing less: it reads records")
+    parser.add_argument("--measure", action="store_true", help="train what has no file yet")
+    parser.add_argument("--out", type=Path, default=FORECAST, help="folder of the files")
+    asked = begin(parser)
+    if asked.measure:
+        measure(asked.out)
+    cases = read_cases(asked.out)
+    print(f"SLOPE, SPREAD = {fit(cases):.3g}, {spread_of(cases):.3g}")
+    report(TITLE, [*rows_of(cases)], asked, tabled=True)
+
+
+if __name__ == "__main__":
+    main()

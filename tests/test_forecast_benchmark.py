@@ -1,0 +1,69 @@
+"""The coefficients of the forecast are those of the records, and so is its table."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from siftback.rules import forecast
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    """The module `benchmarks/forecast.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        patch.delitem(sys.modules, "forecast", raising=False)
+        import forecast
+
+        yield forecast
+        del sys.modules["forecast"]
+
+
+@pytest.fixture(scope="module")
+def cases(benchmark):
+    """Those of the records."""
+    return benchmark.read_cases()
+
+
+def test_the_library_s_coefficients_are_fitted_to_the_records(benchmark, cases):
+    assert pytest.approx(benchmark.fit(cases), abs=0.005) == forecast.SLOPE
+    assert pytest.approx(benchmark.spread_of(cases), abs=0.005) == forecast.SPREAD
+
+
+def test_nothing_is_forecast_beyond_the_records(benchmark, cases):
+    shares = [case.share for case in cases if case.is_fitted]
+    assert forecast.LEAST_SHARE <= min(shares) < forecast.LEAST_SHARE + 0.01
+    assert max(case.budget for case in cases if case.is_fitted) == forecast.MOST_EPOCHS
+    longest = {case.data for case in cases if case.budget == forecast.MOST_EPOCHS}
+    longer = {case.data for case in cases if case.budget > forecast.MOST_EPOCHS}
+    assert len(longest) > 1 >= len(longer)
+
+
+def test_a_fit_without_a_data_set_does_not_know_it(benchmark, cases):
+    case = next(case for case in cases if case.is_fitted)
+    wrong = [other._replace(share=0.5) if other.data == case.data else other for other in cases]
+    assert benchmark.fit_without(case, wrong) == benchmark.fit_without(case, cases)
+    assert benchmark.fit(wrong) != benchmark.fit(cases)
+
+
+def test_a_number_that_a_ratio_is_above_pulls_up_alone(benchmark, cases):
+    case = next(case for case in cases if case.ratio.ratio.side == "above" and case.is_fitted)
+    bound = math.log(case.ratio.ratio.value) / math.log(case.bound)
+    assert benchmark.fit([case]) == pytest.approx(bound)
+    assert benchmark.log_ratio(case, 2 * bound) == pytest.approx(2 * bound * math.log(case.bound))
+    assert benchmark.error_of(case, 2 * bound) == pytest.approx(0)
+
+
+def test_the_recorded_table_is_that_of_the_records(benchmark, cases):
+    # If not: python benchmarks/forecast.py --json results/benchmarks/forecast.json
+    path = ROOT / "results" / "benchmarks" / "forecast.json"
+    recorded = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    rows = {(row.setting, row.what): row.measured for row in benchmark.rows_of(cases)}
+    assert {(row["setting"], row["what"]) for row in recorded} <= rows.keys()
+    for row in recorded:
+        assert row["measured"] == pytest.approx(rows[row["setting"], row["what"]])

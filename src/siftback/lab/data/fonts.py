@@ -115,7 +115,7 @@ def read_fonts(address: Address) -> ImageData:
     Raises:
         ConfigError: If the number or an option is none that a set can have.
     """
-    count = parse_integer(address, "N", address.target, 10, MOST_EXAMPLES)
+    count = count_of(address)
     copies = parse_integer(address, "copies", address.options.get("copies", "1"), 1, MOST_COPIES)
     seed = parse_integer(address, "seed", address.options.get("seed", "0"), 0, 2**32 - 1)
     written = address.options.get("hard", "0.2")
@@ -135,6 +135,15 @@ def read_fonts(address: Address) -> ImageData:
         augmentation=address.augmentation,
         groups=torch.arange(count) // copies if copies > 1 else None,
     )
+
+
+def count_of(address: Address) -> int:
+    """Returns the number of images to train on of an address.
+
+    Raises:
+        ConfigError: If it is none that a set can have.
+    """
+    return parse_integer(address, "N", address.target, 10, MOST_EXAMPLES)
 
 
 def parse_integer(address: Address, name: str, text: str, least: int, most: int) -> int:

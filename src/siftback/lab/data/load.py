@@ -23,7 +23,7 @@ from siftback.lab.data.data_set import (
     ImageData,
     add_test_split,
 )
-from siftback.lab.data.fonts import read_fonts
+from siftback.lab.data.fonts import count_of, read_fonts
 from siftback.lab.data.images import read_arrays, read_folders, read_images
 from siftback.lab.data.source import ADDRESSES, Address, Published, Splits, parse_address
 from siftback.lab.data.tables import open_address, open_published
@@ -69,6 +69,18 @@ EXAMPLES = {name: published.examples for name, published in PUBLISHED.items()} |
     texts.SHAKESPEARE: 7842,
 }
 """The training examples of each set; of running text its windows of `texts.LENGTH`."""
+
+
+def count_examples(name: str) -> int | None:
+    """Returns the training examples of a set by its name, without reading it; None if not known.
+
+    >>> count_examples("cifar10"), count_examples("fonts:20000,hard=0.1"), count_examples("npz:x")
+    (50000, 20000, None)
+    """
+    address = parse_address(name)
+    if address and address.kind == "fonts":
+        return count_of(address)
+    return EXAMPLES.get(name)
 
 
 def load(

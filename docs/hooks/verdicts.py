@@ -14,7 +14,7 @@ from siftback.lab.report.verdict import Verdict, difference_of, verdicts
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = "results.md"
-DEFAULT = "sb-memory-ratio"  # `Memory()`, as the laboratory calls it
+DEFAULT = "sb-memory-ratio"  # `Memory()` without its tail, as the laboratory calls it
 
 _WORDS = {"paid": "paid", "level": "level", "lost": "worse"}
 

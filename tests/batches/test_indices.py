@@ -278,7 +278,7 @@ def test_indexed_works_under_a_collate_function_of_ones_own():
         assert indices.equal(batch["numbers"])
     loader = selective(
         DataLoader(Indexed(Streamed(spread(20))), 6, collate_fn=collate_numbers),
-        memory=Memory(warmup=Epochs(1)), epochs=3,
+        memory=Memory(warmup=Epochs(1), tail=Epochs(0)), epochs=3,
     )  # fmt: skip
     for _ in range(3):
         for batch in loader:

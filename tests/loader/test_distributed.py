@@ -203,4 +203,4 @@ def test_sharing_what_is_remembered_needs_the_processes():
     with pytest.raises(ConfigError, match=r"rank=0, world=2 shares what InfoBatch remembers"):
         SelectiveLoader(DataLoader(data(), 4, sampler=half), memory=InfoBatch(), epochs=4)
     with pytest.raises(ConfigError, match=r"rank=0, world=2 shares what Memory remembers"):
-        SelectiveSampler(data(), Memory(warmup=Epochs(1)), rank=0, world=2)
+        SelectiveSampler(data(), Memory(warmup=Epochs(1), tail=Epochs(0)), rank=0, world=2)

@@ -111,6 +111,20 @@ def test_everything_is_trained_on_while_warming_up_and_in_the_tail(arguments, wh
     assert lengths == [60 if epoch in whole else 33 for epoch in range(8)]
 
 
+def test_a_share_that_follows_the_losses_has_a_tail_unless_it_is_refused():
+    lengths = {}
+    for tail in (None, Epochs(0)):
+        losses = torch.cat((torch.full((50,), 1e-3), torch.ones(10)))
+        loader = ruled(Memory(warmup=Epochs(1), tail=tail), wrapped=plain(Numbered(losses)))
+        lengths[tail] = [len(epoch_of(loader)) for _ in range(8)]
+    whole = [length == 60 for length in lengths[None]]
+    assert whole == [epoch in (0, 5, 6, 7) for epoch in range(8)]
+    assert [length == 60 for length in lengths[Epochs(0)]] == [True] + 7 * [False]
+    assert Memory(0.5).schedule.tail == Memory(beta=1).schedule.tail == Share(0.0)
+    with pytest.raises(ConfigError, match="pass its length as epochs="):
+        selective(plain(Numbered(losses)), memory=Memory(warmup=Epochs(1)))
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.7])
 def test_an_examples_losses_are_averaged(decay):
     rule, expected = Memory(warmup=Epochs(1), decay=decay), {}
@@ -197,9 +211,9 @@ def test_a_share_that_follows_the_losses_is_not_annealed():
 def test_a_state_of_another_share_is_refused():
     for keep in (0.2, None):
         with pytest.raises(StateError, match=f"keep=0.5, and this Memory has keep={keep}"):
-            Memory(keep).load_state_dict(Memory(0.5).state_dict())
+            Memory(keep, tail=Epochs(0)).load_state_dict(Memory(0.5, tail=Epochs(0)).state_dict())
     with pytest.raises(StateError, match=r"keep=None, and this Memory has keep=0.5"):
-        Memory(0.5).load_state_dict(Memory().state_dict())
+        Memory(0.5).load_state_dict(Memory(tail=Share(0)).state_dict())
     annealed = Memory(0.5)
     annealed.set_keep(0.7)  # by a schedule, which sets it again
     Memory(0.5).load_state_dict(annealed.state_dict())
@@ -231,7 +245,7 @@ def test_where_the_order_is_not_known_the_drawn_are_filtered_out(source):
 
 def test_an_epochs_examples_are_all_counted_where_a_short_batch_is_dropped():
     wrapped = plain(Numbered(spread(100)), drop_last=True)
-    loader = selective(wrapped, memory=Memory(warmup=Epochs(1)), epochs=4)
+    loader = selective(wrapped, memory=Memory(warmup=Epochs(1), tail=Epochs(0)), epochs=4)
     for epoch in range(4):
         epoch_of(loader)
         assert loader.stats.seen == 96 + 100 * epoch

@@ -264,7 +264,8 @@ PROBABILITIES = {
         lambda: Memory(0.55, warmup=Epochs(0)), lambda losses: draw_probabilities(losses, 1.0, 0.1)
     ),
     "ratio memory": (
-        lambda: Memory(warmup=Epochs(0)), lambda losses: ratio_probabilities(losses, 0.1)
+        lambda: Memory(warmup=Epochs(0), tail=Epochs(0)),
+        lambda losses: ratio_probabilities(losses, 0.1),
     ),
     "infobatch": (
         lambda: InfoBatch(0.6, 1.0),

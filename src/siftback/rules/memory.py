@@ -24,6 +24,10 @@ from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import choose_exactly, count_of
 from siftback.tables.score_table import ScoreTable
 
+# In `benchmarks/default_share.py`, long trainings of few examples need about as much to end where
+# training on everything does, and short ones keep most of what they gain without it.
+TAIL = Share(0.45)
+
 
 class Memory(LastLossRule):
     """Selection without extra cost, by the loss of each example when it was last trained on.
@@ -43,7 +47,8 @@ class Memory(LastLossRule):
     with the mean over all examples. While all losses are alike nearly all examples are drawn; once
     a few have most of the loss, little more than these and the floor. So nothing is saved where
     little is learned yet, and much where nearly all is. The number of examples is not known before
-    the draw.
+    the draw. The last ``tail`` of training is on all examples: draws by loss fit what is hard at
+    the expense of the rest, and in a long training that cost more than it saved.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -77,7 +82,8 @@ class Memory(LastLossRule):
         beta: In place of ``keep``, the exponent, at least 0.
         floor: The minimum probability, in [0, 1), so that no example is forgotten.
         warmup: How long all examples are trained on at first.
-        tail: How long all examples are trained on at the end.
+        tail: How long all examples are trained on at the end; by default ``Share(0.45)`` where the
+            share of an epoch follows the losses, and not at all where it is fixed.
         decay: Weight of the old loss in the remembered one, in [0, 1):
             ``decay * old + (1 - decay) * new``; 0 remembers only the last loss.
         guard: Holds back examples whose label is probably wrong. Of S that are held back exactly
@@ -163,7 +169,7 @@ class Memory(LastLossRule):
         *,
         floor: float = 0.1,
         warmup: Moment = Share(0.15),
-        tail: Moment = Share(0.0),
+        tail: Moment | None = None,
         decay: float = 0.0,
         guard: NoiseGuard | None = None,
         table: ScoreTable | None = None,
@@ -172,6 +178,8 @@ class Memory(LastLossRule):
         balance: Tensor | Sequence[int] | None = None,
         unbiased: bool = False,
     ) -> None:
+        if tail is None:
+            tail = TAIL if keep is None and beta is None else Share(0.0)
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         self.floor = check_share("floor", floor)
         self.takes_weights = shards is None

@@ -120,6 +120,10 @@ _ROWS = (
              "as sb-memory, but drawn by the loss over the mean of all, so that the share follows "
              "them",
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY),
+    Strategy("sb-memory-default",
+             "as sb-memory-ratio, but everything is trained on at the end, as Memory() does",
+             _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
+             tail=siftback.Memory().schedule.tail.value),
     Strategy("sb-memory-ratio-guarded",
              "as sb-memory-ratio, but examples whose labels stay doubtful are held back", _KEPT,
              BeforeReading, _ratio_memory, guarded=True, warmup=_OF_MEMORY),

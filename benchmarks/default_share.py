@@ -1,0 +1,330 @@
+"""Candidates for the default of `Memory`: small trainings at equal cost, on held-out examples.
+
+Each case is a small network on small pictures, where a run takes from some seconds to a minute of
+one core. What is tried trains for the cost of so many epochs of Traditional, with a one-cycle
+learning rate by the cost spent, and is tested on training examples that are held out. Traditional
+does so at several budgets, so that an error is worth a budget, as in `search.py`. The cases are of
+the kinds that drew apart: training that is short, long on few examples, and nearly done.
+
+Runs are lines of ``--out``, and those that are there are not repeated.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from goals import Goal, begin, options, report
+from siftback.draws.ratio_draw import ratio_probabilities
+from siftback.lab.data import load
+from siftback.lab.data.augment import Augment
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.figures.budget_ratios import budget_ratio
+from siftback.lab.models import build
+from siftback.lab.rates import onecycle
+
+TITLE = "What the default of Memory might be: small networks and pictures, held-out examples"
+BATCH, WARMUP, FLOOR = 128, 0.15, 0.1
+LEAST = 16  # rows of a last batch, as BatchNorm's statistics of fewer say little
+TRADITIONAL = "traditional"
+
+
+class Case(NamedTuple):
+    """A training at one budget.
+
+    Attributes:
+        data: Name of the data set, of which the pictures of 32x32 are halved.
+        examples: How many are trained on.
+        held_out: How many others the error is measured on.
+        model: Name of the network.
+        width: Its width.
+        lr: Peak learning rate.
+        augment: Of the pictures in training.
+        budget: That of what is tried, in epochs of Traditional.
+        curve: Traditional's budgets.
+    """
+
+    data: str
+    examples: int
+    held_out: int
+    model: str
+    width: int
+    lr: float
+    augment: Augment
+    budget: float
+    curve: tuple[float, ...]
+
+
+_SHIFTED = Augment(padding=2, flip=True)
+CASES = {
+    "c10t": Case("cifar10", 4000, 12_000, "fastcnn", 16, 0.1, _SHIFTED, 48, (12, 24, 36, 48, 96)),
+    "c10s16": Case(
+        "cifar10", 12_000, 12_000, "fastcnn", 16, 0.1, _SHIFTED, 48, (12, 24, 36, 48, 96)
+    ),
+    "c10w16": Case("cifar10", 20_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 8, (4, 6, 8, 12, 16)),
+    "mnist": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 2, (1, 2, 3, 4, 8)),
+    "gtsrb": Case("gtsrb", 30_000, 8000, "fastcnn", 8, 0.1, Augment(padding=2), 4, (1, 2, 4, 6, 8)),
+}
+
+
+class Candidate(NamedTuple):
+    """What is tried in place of plain training.
+
+    Attributes:
+        what: In words.
+        probabilities: From the losses, float[N], and the share of the training that is done, to
+            float64[N].
+        tail: The last share of the training, on everything.
+        exponent: Of the weights ``1 / p``, from the share of the training that is done.
+    """
+
+    what: str
+    probabilities: Callable[[Tensor, float], Tensor]
+    tail: float = 0.0
+    exponent: Callable[[float], float] = lambda done: 0.0
+
+
+def ratios(losses: Tensor, floor: float = FLOOR, certain: float = 1.0) -> Tensor:
+    """As `Memory` draws where the share follows the losses."""
+    return ratio_probabilities(losses / certain, floor, float(losses.nanmean()))
+
+
+def mixed(losses: Tensor, uniform: Callable[[float], float]) -> Tensor:
+    """A mixture of uniform draws and of those by ratios, by the share that these would draw."""
+    drawn = ratios(losses)
+    part = uniform(float(drawn.mean()))
+    return part + (1 - part) * drawn
+
+
+def percentiles(losses: Tensor) -> Tensor:
+    """As `Memory` of a share of 0.55 draws, but each example by itself."""
+    known = losses.where(losses.isfinite(), losses.nanmean())
+    ranks = known.argsort().argsort().double()
+    drawn = FLOOR + (1 - FLOOR) * (ranks + 0.5) / len(losses)
+    return drawn.where(losses.isfinite(), 1.0)
+
+
+CANDIDATES = {
+    "now": Candidate("loss over mean", lambda losses, done: ratios(losses)),
+    "tail.3": Candidate("loss over mean, tail 0.3", lambda losses, done: ratios(losses), 0.3),
+    "tail.4": Candidate("loss over mean, tail 0.4", lambda losses, done: ratios(losses), 0.4),
+    "tail.45": Candidate("loss over mean, tail 0.45", lambda losses, done: ratios(losses), 0.45),
+    "tail.5": Candidate("loss over mean, tail 0.5", lambda losses, done: ratios(losses), 0.5),
+    "half": Candidate("loss over half the mean", lambda losses, done: ratios(losses, certain=0.5)),
+    "half.tail.3": Candidate(
+        "loss over half the mean, tail 0.3", lambda losses, done: ratios(losses, certain=0.5), 0.3
+    ),
+    "floor.5": Candidate("loss over mean, floor 0.5", lambda losses, done: ratios(losses, 0.5)),
+    "keep.55": Candidate("percentiles, a share of 0.55", lambda losses, done: percentiles(losses)),
+    "mixt": Candidate(
+        "mixed with uniform, which grows from 0 to 1",
+        lambda losses, done: mixed(losses, lambda share: done),
+    ),
+    "mixtail": Candidate(
+        "mixed with uniform, which grows from 0 to 1 at 0.7",
+        lambda losses, done: mixed(losses, lambda share: min(1.0, done / 0.7)),
+    ),
+    "smix": Candidate(
+        "mixed with uniform by the share drawn",
+        lambda losses, done: mixed(losses, lambda share: share),
+    ),
+    "smixtail": Candidate(
+        "mixed with uniform by the share drawn, tail 0.3",
+        lambda losses, done: mixed(losses, lambda share: share),
+        0.3,
+    ),
+    "smixt": Candidate(
+        "mixed with uniform by the share drawn to a power that falls from 1 to 0",
+        lambda losses, done: mixed(losses, lambda share: share ** (1 - done)),
+    ),
+    "w1": Candidate(
+        "loss over mean, weights 1/p", lambda losses, done: ratios(losses), 0.0, lambda done: 1.0
+    ),
+    "wt": Candidate(
+        "loss over mean, weights that anneal to 1/p",
+        lambda losses, done: ratios(losses),
+        0.0,
+        lambda done: done,
+    ),
+    "wtf.3": Candidate(
+        "loss over mean, floor 0.3, weights that anneal to 1/p",
+        lambda losses, done: ratios(losses, 0.3),
+        0.0,
+        lambda done: done,
+    ),
+    "halfwt": Candidate(
+        "loss over half the mean, weights that anneal to 1/p",
+        lambda losses, done: ratios(losses, certain=0.5),
+        0.0,
+        lambda done: done,
+    ),
+    "wtmix": Candidate(
+        "mixed with uniform, which grows as the square, weights that anneal to 1/p",
+        lambda losses, done: mixed(losses, lambda share: done**2),
+        0.0,
+        lambda done: done,
+    ),
+}
+
+
+def pictures(case: Case) -> tuple[Tensor, ...]:
+    """The pictures and labels to train on, and those held out: other groups, but for one."""
+    data = load.read_named(case.data, None)
+    assert isinstance(data, ImageData)
+    inputs = F.avg_pool2d(data.train_inputs.contiguous().float(), 2).round().to(torch.uint8)
+    numbers, generator = data.group_numbers, torch.Generator().manual_seed(1)
+    count = int(numbers.max()) + 1
+    rank = torch.empty(count, dtype=torch.int64)
+    rank[torch.randperm(count, generator=generator)] = torch.arange(count)
+    order = rank[numbers].argsort(stable=True)
+    held_out = order[: case.held_out]
+    trained = order[case.held_out : case.held_out + case.examples]
+    labels = data.train_labels
+    return inputs[trained], labels[trained], inputs[held_out], labels[held_out]
+
+
+def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) -> float:
+    """The error on what is held out, in percent, after a training of a budget."""
+    inputs, labels, unseen, right = pictures(case)
+    count, total, spent, epoch = len(inputs), 3 * len(inputs) * budget, 0, 0
+    mean = inputs.float().mean((0, 2, 3), keepdim=True)
+    deviation = inputs.float().std((0, 2, 3), keepdim=True)
+
+    def normalised(rows: Tensor) -> Tensor:
+        return ((rows.float() - mean) / deviation).contiguous(memory_format=torch.channels_last)
+
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {"channels": inputs.shape[1], "size": tuple(inputs.shape[2:])}
+    classes = int(labels.max()) + 1
+    model = build(case.model, width=case.width, classes=classes, **sizes)
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), case.lr, 0.9, weight_decay=5e-4, nesterov=True)
+    losses = torch.full((count,), torch.nan)
+    while spent < total:
+        generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
+        order = torch.randperm(count, generator=generator)
+        done, weights = spent / total, torch.ones(count)
+        begun = epoch > 0 and spent >= 3 * count * round(WARMUP * budget)
+        whole = candidate is None or not begun or done >= 1 - candidate.tail
+        if whole:
+            batches = order.split(BATCH)[: count // BATCH]
+        else:
+            assert candidate is not None
+            probabilities = candidate.probabilities(losses, done)
+            draws = torch.rand(count, dtype=torch.float64, generator=generator)
+            drawn = draws < probabilities
+            factors = probabilities ** -candidate.exponent(done)
+            factors *= probabilities.sum() / (probabilities * factors).sum()
+            weights, batches = factors.float(), order[drawn[order]].split(BATCH)
+        for rows in batches:
+            if len(rows) < LEAST:
+                continue
+            optimizer.param_groups[0]["lr"] = case.lr * onecycle(spent / total)
+            outputs = model(normalised(case.augment(inputs[rows], generator)))
+            batch = F.cross_entropy(outputs, labels[rows], reduction="none")
+            (batch * weights[rows]).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[rows] = batch.detach()
+            spent += 3 * len(rows)
+            if spent >= total:
+                break
+        epoch += 1
+    model.eval()
+    with torch.no_grad():
+        guesses = torch.cat([model(normalised(rows)).argmax(1) for rows in unseen.split(1000)])
+    return 100 * float((guesses != right).double().mean())
+
+
+class Runs:
+    """Errors of runs by case, candidate, budget and seed, kept as lines of a file.
+
+    Args:
+        path: The file; runs that are there are not repeated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.errors: dict[tuple[str, str, float, int], float] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                run = json.loads(line)
+                key = run["case"], run["candidate"], float(run["budget"]), run["seed"]
+                self.errors[key] = run["error"]
+
+    def add(self, name: str, candidate: str, budget: float, seed: int) -> None:
+        """Makes a run that is missing."""
+        key = name, candidate, float(budget), seed
+        if key in self.errors:
+            return
+        error = error_of(CASES[name], budget, CANDIDATES.get(candidate), seed)
+        self.errors[key] = error
+        run = dict(zip(("case", "candidate", "budget", "seed"), key, strict=True))
+        print(run, f"{error:.2f} %", flush=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(run | {"error": error}) + "\n")
+
+    def of(self, name: str, candidate: str, budget: float) -> dict[int, float]:
+        """Returns the errors of a candidate at a budget, by seed."""
+        return {
+            seed: error
+            for (case, tried, spent, seed), error in self.errors.items()
+            if (case, tried, spent) == (name, candidate, float(budget))
+        }
+
+
+def goals_of(name: str, runs: Runs) -> Iterator[Goal]:
+    """Yields the errors of a case, and the budget ratios on the seed of Traditional's curve."""
+    case = CASES[name]
+    curve = {budget: runs.of(name, TRADITIONAL, budget) for budget in case.curve}
+    plain = curve[case.budget]
+    for key, candidate in CANDIDATES.items():
+        ends = runs.of(name, key, case.budget)
+        seeds = sorted(ends.keys() & plain.keys())
+        if not seeds:
+            continue
+        setting = f"{described(case)}: {candidate.what}"
+        yield Goal(setting, "seeds", len(seeds))
+        yield Goal(setting, "Traditional's error, %", mean(plain, seeds))
+        yield Goal(setting, "error, %", mean(ends, seeds))
+        if all(curve.values()):
+            ratio = budget_ratio(curve, case.budget, ends).ratio.value
+            yield Goal(setting, "budget ratio, first seed", ratio, "at least 0.97", ratio >= 0.97)
+
+
+def described(case: Case) -> str:
+    """Returns a case in words."""
+    return f"{case.examples:,} of {case.data}, {case.model}-{case.width}, {case.budget:g} epochs"
+
+
+def mean(errors: dict[int, float], seeds: list[int]) -> float:
+    """Returns the mean over some seeds."""
+    return statistics.fmean(errors[seed] for seed in seeds)
+
+
+def main() -> None:
+    parser = options(__doc__, quick="one seed of the case of MNIST, three candidates")
+    parser.add_argument("--out", type=Path, default=Path("runs/default_share.jsonl"))
+    parser.add_argument("--only", choices=CASES, help="one of the cases")
+    parser.add_argument(
+        "--read", action="store_true", help="make no run, and report those in --out"
+    )
+    asked = begin(parser)
+    runs = Runs(asked.out)
+    names = [asked.only] if asked.only else ["mnist"] if asked.quick else list(CASES)
+    for name in [] if asked.read else names:
+        for budget in CASES[name].curve:
+            runs.add(name, TRADITIONAL, budget, 0)
+        for candidate in list(CANDIDATES)[: 3 if asked.quick else None]:
+            runs.add(name, candidate, CASES[name].budget, 0)
+    report(TITLE, [goal for name in names for goal in goals_of(name, runs)], asked, tabled=True)
+
+
+if __name__ == "__main__":
+    main()

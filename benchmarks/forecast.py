@@ -32,6 +32,7 @@ from siftback.lab.figures.titles import argument, task
 from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.environment import environment
+from siftback.lab.records.tables import markdown
 from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
 
 TITLE = "Forecasts of the budget ratio of Memory(), each data set left out of the fit in turn"
@@ -180,29 +181,65 @@ def error_of(case: Case, slope: float) -> float:
     return log_ratio(case, slope) - slope * math.log(case.bound)
 
 
+class Told(NamedTuple):
+    """The forecast of a case by a fit without its data set.
+
+    Attributes:
+        ratio: The forecast.
+        spread: Factor up and down to the ends of its interval.
+        error: Log measured ratio less log forecast.
+    """
+
+    ratio: float
+    spread: float
+    error: float
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the measured ratio lies in the interval."""
+        return abs(self.error) <= math.log(self.spread)
+
+
+def told(case: Case, cases: Sequence[Case]) -> Told:
+    """Returns the forecast of a case."""
+    others = [other for other in cases if other.data != case.data]
+    slope = fit(others)
+    return Told(case.bound**slope, spread_of(others), error_of(case, slope))
+
+
 def rows_of(cases: Sequence[Case]) -> Iterator[Goal]:
-    """Yields the forecast of each case by a fit without its data set, beside what was measured."""
+    """Yields the ratio of what was measured to the forecast of each case, and typical ones."""
     for case in cases:
-        others = [other for other in cases if other.data != case.data]
-        slope, spread = fit(others), spread_of(others)
-        ratio, error = case.bound**slope, error_of(case, slope)
-        side = {"below": ", at most", "at": "", "above": ", at least"}[case.ratio.ratio.side]
-        setting = f"{case.title}{'' if case.is_fitted else ', not fitted'}{side}"
-        yield Goal(setting, "effective share", case.share)
-        yield Goal(setting, "bound", case.bound)
-        yield Goal(setting, "forecast", ratio)
-        yield Goal(setting, "lower end of its 90 % interval", ratio / spread)
-        yield Goal(setting, "upper end", ratio * spread)
-        yield Goal(setting, "measured", case.ratio.ratio.value)
-        yield Goal(setting, "measured over forecast", math.exp(error))
+        forecast, goal = told(case, cases), "within the interval" if case.is_fitted else ""
+        setting = f"{case.title}{'' if case.is_fitted else ', not fitted'}"
+        error, is_met = math.exp(forecast.error), forecast.is_within if goal else None
+        yield Goal(setting, "measured over forecast", error, goal, is_met)
     fitted = [case for case in cases if case.is_fitted]
     errors = {
-        "the forecast": [error_of(case, fit_without(case, cases)) for case in fitted],
+        "the forecast": [told(case, cases).error for case in fitted],
         "a forecast of 1": [error_of(case, 0.0) for case in fitted],
     }
     for name, of_cases in errors.items():
         factor = math.exp(math.sqrt(statistics.fmean(error**2 for error in of_cases)))
-        yield Goal(f"typical error of {name}", "measured over forecast", factor)
+        yield Goal(f"typical error of {name}", "factor", factor)
+
+
+def table_of(cases: Sequence[Case]) -> str:
+    """Returns the table of the documentation: the forecast of each case and what was measured."""
+    rows = []
+    for case in cases:
+        forecast, measured = told(case, cases), case.ratio
+        low, high = forecast.ratio / forecast.spread, forecast.ratio * forecast.spread
+        rows.append(
+            {
+                "model, data and budget": case.title,
+                "effective share": f"{case.share:.2f}",
+                "forecast": f"{forecast.ratio:.2f} ({low:.2f} to {high:.2f})",
+                "measured": f"{measured.ratio} ({measured.low} to {measured.high})",
+                "fitted": "yes" if case.is_fitted else "no",
+            }
+        )
+    return markdown(rows)
 
 
 def main() -> None:
@@ -214,7 +251,8 @@ def main() -> None:
         measure(asked.out)
     cases = read_cases(asked.out)
     print(f"SLOPE, SPREAD = {fit(cases):.3g}, {spread_of(cases):.3g}")
-    report(TITLE, [*rows_of(cases)], asked, tabled=True)
+    print(table_of(cases))
+    report(TITLE, [*rows_of(cases)], asked)
 
 
 if __name__ == "__main__":

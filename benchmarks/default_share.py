@@ -323,7 +323,7 @@ def main() -> None:
             runs.add(name, TRADITIONAL, budget, 0)
         for candidate in list(CANDIDATES)[: 3 if asked.quick else None]:
             runs.add(name, candidate, CASES[name].budget, 0)
-    report(TITLE, [goal for name in names for goal in goals_of(name, runs)], asked, tabled=True)
+    report(TITLE, [goal for name in names for goal in goals_of(name, runs)], asked)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """What `siftback.forecast` is fitted on, and how far it is off on a data set that was left out.
 
-``--measure`` trains each case of the recipe `pays` that has ``Memory()``, by the recipe's settings,
-up to the end of its warm-up, and writes the losses that are remembered then, as means of equal
-groups of the sorted losses, a file for each case. Cases that have a file are passed over. Cases of
-the recipe `noise` are among them, whose wrong labels show what a forecast must not promise.
+``--measure`` trains each case of the recipe `pays` that has ``Memory(tail=Epochs(0))``, by the
+recipe's settings, up to the end of its warm-up, and writes the losses that are remembered then, as
+means of equal groups of the sorted losses, a file for each case. Cases that have a file are passed
+over. Cases of the recipe `noise` are among them, whose wrong labels show what a forecast must not
+promise.
 
 From these files and the budget ratios in ``results/pays`` it fits the coefficient, and shows for
 each case the forecast of a fit without its data set beside the measured ratio. Two kinds of cases
@@ -35,7 +36,7 @@ from siftback.lab.records.environment import environment
 from siftback.lab.records.tables import markdown
 from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
 
-TITLE = "Forecasts of the budget ratio of Memory(), each data set left out of the fit in turn"
+TITLE = "Forecasts of the budget ratio of Memory(tail=Epochs(0)), each data set left out in turn"
 RESULTS = Path(__file__).parents[1] / "results"
 FORECAST, PAYS = RESULTS / "forecast", RESULTS / "pays" / "pays-full"
 GROUPS = 500

@@ -132,7 +132,7 @@ def test_a_loader_tells_it_between_the_first_epoch_and_the_first_draw():
 @pytest.mark.parametrize(
     ("rule", "options", "named"),
     [
-        (Memory(warmup=Epochs(1)), {}, "memory=Memory and epochs=None"),
+        (Memory(warmup=Epochs(1), tail=Epochs(0)), {}, "memory=Memory and epochs=None"),
         (RS2(0.5), {"epochs": 4}, "memory=RS2"),
     ],
 )

@@ -27,7 +27,7 @@ FLOOR = 0.1  # of `Memory`, by default
 
 @dataclass(frozen=True)
 class Forecast:
-    """The budget ratio to expect of ``Memory()``.
+    """The budget ratio to expect of ``Memory(tail=Epochs(0))``.
 
     Attributes:
         ratio: What the budget of plain training would have to be for the same error, over the
@@ -38,9 +38,9 @@ class Forecast:
         reason: Why it cannot be told, empty where it can.
 
     >>> print(Forecast(1.5, 1.0, 2.2, share=0.3))
-    Memory() is expected to be worth 1.5 times the budget (1.0 to 2.2)
+    Memory(tail=Epochs(0)) is expected to be worth 1.5 times the budget (1.0 to 2.2)
     >>> print(Forecast.untold("12 losses are too few"))
-    What Memory() is worth cannot be told: 12 losses are too few
+    What Memory is worth cannot be told: 12 losses are too few
     """
 
     ratio: float
@@ -67,13 +67,15 @@ class Forecast:
 
     def __str__(self) -> str:
         if self.reason:
-            return f"What Memory() is worth cannot be told: {self.reason}"
-        interval = f"{self.low:.1f} to {self.high:.1f}"
-        return f"Memory() is expected to be worth {self.ratio:.1f} times the budget ({interval})"
+            return f"What Memory is worth cannot be told: {self.reason}"
+        return (
+            f"Memory(tail=Epochs(0)) is expected to be worth {self.ratio:.1f} times the budget "
+            f"({self.low:.1f} to {self.high:.1f})"
+        )
 
 
 def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
-    """Forecasts what ``Memory()`` is worth, by the losses remembered at the end of its warm-up.
+    """Forecasts what ``Memory(tail=Epochs(0))`` is worth, by the losses at the end of its warm-up.
 
     Its budget ratio is the budget that plain training would need for the same error, over the
     budget that both have. It is expected to rise with the concentration of the losses, whose
@@ -86,7 +88,8 @@ def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
     The bound is what the ratio would be if examples that are left out taught nothing: the epochs
     that the training goes through over those of its budget. The slope was fitted to the data sets
     and models of the recipe ``pays``, and the interval is as wide as errors on data sets that were
-    left out of the fit ask for.
+    left out of the fit ask for. These were trained without a tail; what ``Memory()``, whose tail
+    trains on everything, keeps of it is not forecast.
 
     Args:
         losses: float[N], at least 0, of any scale and in any order; those that are NaN are not
@@ -108,9 +111,9 @@ def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
     >>> import torch
     >>> losses = torch.rand(5000, generator=torch.Generator().manual_seed(0)) ** 3
     >>> print(forecast(losses, epochs=8))
-    Memory() is expected to be worth 1.4 times the budget (1.1 to 1.9)
+    Memory(tail=Epochs(0)) is expected to be worth 1.4 times the budget (1.1 to 1.9)
     >>> print(forecast(losses, epochs=100))
-    What Memory() is worth cannot be told: 100 epochs are more than the 8 that it was tested on
+    What Memory is worth cannot be told: 100 epochs are more than the 8 that it was tested on
     """
     check_number("epochs", epochs, above=0)
     if not check_number("done", done, least=0) < epochs:

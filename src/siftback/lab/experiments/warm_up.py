@@ -1,4 +1,4 @@
-"""The losses that ``Memory()`` remembers at the end of its warm-up, which a forecast goes by."""
+"""The losses that `Memory` remembers at the end of its warm-up, which a forecast goes by."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,14 +30,14 @@ class WarmUp(NamedTuple):
 
     @property
     def forecast(self) -> Forecast:
-        """What ``Memory()`` is expected to be worth in it."""
+        """What ``Memory(tail=Epochs(0))`` is expected to be worth in it."""
         return forecast(self.losses, epochs=self.budget, done=self.done * self.budget)
 
 
 def warm_up(
     settings: Settings, seed: int = 0, update: Callable[[float], None] = lambda done: None
 ) -> WarmUp:
-    """Trains a model by ``Memory()`` up to the end of its warm-up.
+    """Trains a model by ``Memory(tail=Epochs(0))`` up to the end of its warm-up.
 
     Args:
         settings: How to train; the length is a budget.

@@ -73,7 +73,7 @@ CASES = {
 
 
 class Candidate(NamedTuple):
-    """What is tried in place of plain training.
+    """A rule that is tried in place of plain training.
 
     Attributes:
         what: In words.

@@ -67,7 +67,7 @@ class Glyphs(NamedTuple):
 
 
 class Scenes(NamedTuple):
-    """What stays the same in all copies of an image, [S, ...] for S scenes.
+    """The part that stays the same in all copies of an image, [S, ...] for S scenes.
 
     Attributes:
         labels: The digit in the middle.
@@ -115,7 +115,7 @@ def read_fonts(address: Address) -> ImageData:
     Raises:
         ConfigError: If the number or an option is none that a set can have.
     """
-    count = count_of(address)
+    count = images_of_address(address)
     copies = parse_integer(address, "copies", address.options.get("copies", "1"), 1, MOST_COPIES)
     seed = parse_integer(address, "seed", address.options.get("seed", "0"), 0, 2**32 - 1)
     written = address.options.get("hard", "0.2")
@@ -137,7 +137,7 @@ def read_fonts(address: Address) -> ImageData:
     )
 
 
-def count_of(address: Address) -> int:
+def images_of_address(address: Address) -> int:
     """Returns the number of images to train on of an address.
 
     Raises:

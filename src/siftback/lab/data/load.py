@@ -23,7 +23,7 @@ from siftback.lab.data.data_set import (
     ImageData,
     add_test_split,
 )
-from siftback.lab.data.fonts import count_of, read_fonts
+from siftback.lab.data.fonts import images_of_address, read_fonts
 from siftback.lab.data.images import read_arrays, read_folders, read_images
 from siftback.lab.data.source import ADDRESSES, Address, Published, Splits, parse_address
 from siftback.lab.data.tables import open_address, open_published
@@ -71,15 +71,15 @@ EXAMPLES = {name: published.examples for name, published in PUBLISHED.items()} |
 """The training examples of each set; of running text its windows of `texts.LENGTH`."""
 
 
-def count_examples(name: str) -> int | None:
+def training_examples(name: str) -> int | None:
     """Returns the training examples of a set by its name, without reading it; None if not known.
 
-    >>> count_examples("cifar10"), count_examples("fonts:20000,hard=0.1"), count_examples("npz:x")
+    >>> training_examples("cifar10"), training_examples("fonts:20000,hard=0.1"), training_examples("npz:x")
     (50000, 20000, None)
     """
     address = parse_address(name)
     if address and address.kind == "fonts":
-        return count_of(address)
+        return images_of_address(address)
     return EXAMPLES.get(name)
 
 

@@ -30,7 +30,7 @@ class WarmUp(NamedTuple):
 
     @property
     def forecast(self) -> Forecast:
-        """What ``Memory(tail=Epochs(0))`` is expected to be worth in it."""
+        """The expected worth of ``Memory(tail=Epochs(0))`` in it."""
         return forecast(self.losses, epochs=self.budget, done=self.done * self.budget)
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.load import NAMES, PUBLISHED, count_examples
+from siftback.lab.data.load import NAMES, PUBLISHED, training_examples
 from siftback.lab.data.source import parse_address
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan, is_finished
@@ -406,7 +406,7 @@ def plan_cost(plan: Plan) -> float | None:
         None where the data set's size is not known, or training ends by the clock.
     """
     settings = plan.settings
-    examples = settings.train_limit or count_examples(settings.data)
+    examples = settings.train_limit or training_examples(settings.data)
     if examples and settings.data == "tinyshakespeare" and settings.max_tokens:
         examples = examples * LENGTH // settings.max_tokens
     if examples is None or (settings.epochs is None and settings.budget is None):

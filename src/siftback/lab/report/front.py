@@ -65,6 +65,8 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     group = experiments(comparisons)
     if not group:
         raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
+    # Without Traditional's curve alone, of which no method was measured yet.
+    group = [experiment for experiment in group if len(experiment.ends) > 1]
     budgets = [(experiment, _middle(experiment)) for experiment in group]
     rows = [
         {"your situation": choice.situation, "what to use": choice.use}

@@ -1,4 +1,4 @@
-"""The runs that `siftback.forecast` is fitted on, and how far it is off on a data set that was left out.
+"""The runs that `siftback.forecast` is fitted on, and its error on a data set that was left out.
 
 ``--measure`` trains each case of the recipe `pays` that has ``Memory(tail=Epochs(0))``, by the
 recipe's settings, up to the end of its warm-up, and writes the losses that are remembered then, as

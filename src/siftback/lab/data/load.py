@@ -74,8 +74,8 @@ EXAMPLES = {name: published.examples for name, published in PUBLISHED.items()} |
 def training_examples(name: str) -> int | None:
     """Returns the training examples of a set by its name, without reading it; None if not known.
 
-    >>> training_examples("cifar10"), training_examples("fonts:20000,hard=0.1"), training_examples("npz:x")
-    (50000, 20000, None)
+    >>> [training_examples(name) for name in ("cifar10", "fonts:20000,hard=0.1", "npz:x")]
+    [50000, 20000, None]
     """
     address = parse_address(name)
     if address and address.kind == "fonts":

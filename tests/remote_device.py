@@ -156,7 +156,6 @@ def main() -> None:
     print(json.dumps(found))
 
 
-_setup_privateuseone_for_python_backend(NAME)
-
 if __name__ == "__main__":
+    _setup_privateuseone_for_python_backend(NAME)
     main()

@@ -312,7 +312,9 @@ def test_persistent_workers_read_what_was_drawn():
     batches = []
     for options in ({}, {"num_workers": 2, "persistent_workers": True}):
         loader = selective(
-            plain(Numbered(spread(60)), **options), memory=Memory(warmup=Epochs(1)), model=None
+            plain(Numbered(spread(60)), **options),
+            memory=Memory(warmup=Epochs(1), tail=Epochs(0)),
+            model=None,
         )
         batches.append([epoch_of(loader) for _ in range(4)])
         assert loader.stats.unread > 0

@@ -68,7 +68,10 @@ def test_seconds_and_speed_ups_are_those_of_counting(strategy, reads_chosen_only
 
 @pytest.mark.parametrize("epochs", [1, 4, 20])
 def test_a_training_has_the_epochs_on_everything_that_it_begins_with(epochs):
-    schedules = {"sb-memory": Memory().schedule, "traditional": Schedule(warmup=Epochs(epochs))}
+    schedules = {
+        "sb-memory": Memory(1 / 2).schedule,
+        "traditional": Schedule(warmup=Epochs(epochs)),
+    }
     for row in cost_rows(PARTS, [1 / 2], epochs):
         schedule = schedules.get(row.strategy, Schedule(warmup=Epochs(1)))
         on = [schedule.is_on(epoch, epochs) for epoch in range(epochs)]

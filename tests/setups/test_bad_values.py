@@ -41,8 +41,8 @@ MAY_BE_NONE = {
     "end", "epochs", "exact", "guard", "index_of", "indices", "inputs", "keep", "last", "loss_fn",
     "losses",
     "mask", "memory", "model", "optimizer", "pad", "path", "pool", "rank", "rows", "rule",
-    "schedule", "scorer", "selector", "shards", "steps_per_epoch", "table", "threads", "threshold",
-    "visits", "weights", "world", "per_class",
+    "schedule", "scorer", "selector", "shards", "steps_per_epoch", "table", "tail", "threads",
+    "threshold", "visits", "weights", "world", "per_class",
 }  # fmt: skip
 FUNCTIONS = {"index_of", "inputs", "loss_fn", "losses", "pad"}
 ITERABLE = (

@@ -114,7 +114,7 @@ CASES = {
         ("memory.keep", "0.5", "0.75"),
     ),
     "a fixed share": (
-        lambda rank: remembering(Memory(keep=0.5) if rank else Memory()),
+        lambda rank: remembering(Memory(keep=0.5 if rank else None, tail=Epochs(0))),
         ("memory.keep", "None", "0.5"),
     ),
     "rule's floor": (

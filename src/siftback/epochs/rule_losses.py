@@ -150,7 +150,9 @@ class RuleLosses:
             return
         rows = self.rows_of(indices)
         record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
-        if not self.rule.joins_updates or self._turn == _UNCLAIMED:
+        # A file has what is recorded at once, as it is to outlive the process.
+        waits = self.rule.joins_updates and not self.rule.table.path
+        if not waits or self._turn == _UNCLAIMED:
             self._update(record)
             return
         if self._waiting and not self._waiting[-1].is_like(record):

@@ -370,7 +370,7 @@ class SelectiveLoader:
             ConfigError: If no batch waits for its losses, or weights or a `NoiseGuard` do not fit.
             LossError: If there is not one finite loss for each example, or one weight.
         """
-        recorded: tuple[Tensor | None, Tensor | None] = self._record.record(
+        weights, stays = self._record.record(
             losses,
             correct=correct,
             confidence=confidence,
@@ -378,7 +378,6 @@ class SelectiveLoader:
             weights=weights,
             reduced=reduced,
         )
-        weights, stays = recorded
         if reduced:
             return losses.reshape(())
         if weights is not None:

@@ -271,8 +271,6 @@ class LossRecord:
             batch.weights_used = True
             self._without_weights -= batch.needs_weights
 
-    # Else compiled code might read no losses but the first.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def record(
         self,
         losses: Tensor,

@@ -141,7 +141,7 @@ def main() -> None:
     rows = [row for one in track(settings, transient=True) for row in rows_of(*one, rounds)]
     if not asked.quick:
         rows += rows_of_frameworks(rounds=5)
-    report(TITLE, rows, asked, tabled=True)
+    report(TITLE, rows, asked)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ import copy
 import itertools
 import json
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
+from guide_records import runs_at_best_rate, spread, write_record
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -36,7 +36,6 @@ from siftback import (
 )
 from siftback.lab import models
 from siftback.lab.data.load import load
-from siftback.lab.records.environment import environment
 
 BATCH, LENGTH, WIDTH, KEEP = 32, 64, 32, 0.5
 FORWARD, BACKWARD = 1, 2
@@ -126,15 +125,14 @@ def best_rates(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the test results of each method at the rate of the lowest validation loss."""
     rows = []
     for method in METHODS:
-        group = [run for run in runs if run["method"] == method]
-        losses = {
-            rate: fmean(run["validation"]["loss"] for run in group if run["rate"] == rate)
-            for rate in RATES
+        best = runs_at_best_rate([run for run in runs if run["method"] == method])
+        tests = [run["test"] for run in best]
+        row = {
+            "method": method,
+            "rate": best[0]["rate"],
+            "losses": [test["loss"] for test in tests],
         }
-        rate = min(RATES, key=lambda rate, losses=losses: losses[rate])
-        best = [run["test"] for run in group if run["rate"] == rate]
-        row = {"method": method, "rate": rate, "losses": [run["loss"] for run in best]}
-        rows.append(row | {"tails": [run["tail"] for run in best]})
+        rows.append(row | {"tails": [test["tail"] for test in tests]})
     return rows
 
 
@@ -145,10 +143,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         "|---|---:|---:|",
     ]
     for row in rows:
-        cells = [
-            f"{fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-            for values in (row["losses"], row["tails"])
-        ]
+        cells = [spread(values, 3) for values in (row["losses"], row["tails"])]
         lines.append(f"| {NAMES[row['method']]} | {cells[0]} | {cells[1]} |")
     return lines
 
@@ -188,11 +183,7 @@ def main() -> None:
             print(json.dumps(runs[-1]), flush=True)
     rows = best_rates(runs)
     print("\n".join(table(rows)))
-    if asked.json:
-        record = {"title": __doc__.partition("\n")[0], "environment": environment(vars(asked))}
-        record |= {"rows": rows, "runs": runs}
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_record(asked, __doc__.partition("\n")[0], rows, runs)
 
 
 if __name__ == "__main__":

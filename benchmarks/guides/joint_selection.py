@@ -20,11 +20,11 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from guide_records import runs_at_best_rate, spread, write_record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.lab.data.load import load
-from siftback.lab.records.environment import environment
 
 BATCH, TIMES, CHUNKS, TEMPERATURE = 64, 4, 8, 0.1
 FORWARD, STEP = 1, 3  # the costs of an example in a scoring forward, and in a step
@@ -157,16 +157,11 @@ def best_rates(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         groups.setdefault((run["pairs"], run["method"], run["length"]), []).append(run)
     rows = []
     for (pairs, method, length), group in groups.items():
-        losses = {
-            rate: fmean(run["validation"]["loss"] for run in group if run["rate"] == rate)
-            for rate in dict.fromkeys(run["rate"] for run in group)
-        }
-        rate = min(losses, key=lambda rate, losses=losses: losses[rate])
-        best = [run for run in group if run["rate"] == rate]
+        best = runs_at_best_rate(group)
         rows.append(
             {
                 "pairs": pairs, "method": method, "length": length, "steps": best[0]["steps"],
-                "rate": rate, "losses": [run["test"]["loss"] for run in best],
+                "rate": best[0]["rate"], "losses": [run["test"]["loss"] for run in best],
                 "errors": [run["test"]["error"] for run in best],
             }
         )  # fmt: skip
@@ -183,8 +178,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         losses, errors = row["losses"], row["errors"]
         lines.append(
             f"| {row['pairs']} | {row['method']} | {row['length']} | {row['steps']} "
-            f"| {fmean(losses):.3f} ({min(losses):.3f} to {max(losses):.3f}) "
-            f"| {fmean(errors):.1f} ({min(errors):.1f} to {max(errors):.1f}) |"
+            f"| {spread(losses, 3)} | {spread(errors, 1)} |"
         )
     return lines
 
@@ -248,11 +242,7 @@ def main() -> None:
                 print(json.dumps(runs[-1]), flush=True)
     rows = best_rates(runs)
     print("\n".join(table(rows)))
-    if asked.json:
-        record = {"title": __doc__.partition("\n")[0], "environment": environment(vars(asked))}
-        record |= {"rows": rows, "runs": runs}
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_record(asked, __doc__.partition("\n")[0], rows, runs)
 
 
 if __name__ == "__main__":

@@ -241,19 +241,28 @@ def lightning(rule: EpochRule | None) -> Run:
     return Run(trainer.global_step, net.validations, rate_of(trainer.optimizers[0]))
 
 
+class WithLoss(nn.Module):
+    """A linear model that returns its loss, as those of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Returns the mean loss, and the logits."""
+        logits = self.net(inputs)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def losses_of(outputs: Any, batch: Any) -> Tensor:
+    """Returns the losses of each example of a batch, of what `WithLoss` returned."""
+    return F.cross_entropy(outputs["logits"], batch["labels"], reduction="none")
+
+
 def huggingface(rule: EpochRule | None) -> Run:
     """A Trainer of Hugging Face, with its own schedule."""
     from siftback.frameworks.huggingface import SelectiveTrainerMixin
     from transformers import Trainer, TrainingArguments
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Linear(8, 3)
-
-        def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            logits = self.net(inputs)
-            return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
     class Selective(SelectiveTrainerMixin, Trainer):
         pass
@@ -268,12 +277,9 @@ def huggingface(rule: EpochRule | None) -> Run:
         )  # fmt: skip
         options: dict[str, Any] = {"train_dataset": data, "eval_dataset": data}
         if rule:
-            losses = lambda outputs, batch: F.cross_entropy(  # noqa: E731
-                outputs["logits"], batch["labels"], reduction="none"
-            )
-            trainer = Selective(Net(), arguments, memory=rule, losses=losses, **options)
+            trainer = Selective(WithLoss(), arguments, memory=rule, losses=losses_of, **options)
         else:
-            trainer = Trainer(Net(), arguments, **options)
+            trainer = Trainer(WithLoss(), arguments, **options)
         trainer.train()
     validations = len([entry for entry in trainer.state.log_history if "eval_loss" in entry])
     return Run(trainer.state.global_step, validations, rate_of(trainer.optimizer))

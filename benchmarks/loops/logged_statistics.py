@@ -20,6 +20,7 @@ from typing import Any
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import torch
+from equal_steps import WithLoss, losses_of
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -104,15 +105,6 @@ def huggingface(folder: Path) -> Series:
     from siftback.frameworks.huggingface import SelectiveTrainerMixin
     from transformers import Trainer, TrainingArguments
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Linear(8, 3)
-
-        def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            logits = self.net(inputs)
-            return {"loss": F.cross_entropy(logits, labels), "logits": logits}
-
     class Selective(SelectiveTrainerMixin, Trainer):
         pass
 
@@ -123,11 +115,7 @@ def huggingface(folder: Path) -> Series:
         learning_rate=1e-2, remove_unused_columns=False,
     )  # fmt: skip
     data = [{"inputs": x, "labels": y} for x, y in zip(*tensors(), strict=True)]
-
-    def losses(outputs: Any, batch: Any) -> Tensor:
-        return F.cross_entropy(outputs["logits"], batch["labels"], reduction="none")
-
-    Selective(Net(), arguments, memory=rule(), losses=losses, train_dataset=data).train()
+    Selective(WithLoss(), arguments, memory=rule(), losses=losses_of, train_dataset=data).train()
     return read_events(folder)
 
 

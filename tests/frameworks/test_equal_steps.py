@@ -1,16 +1,11 @@
 """Eight training loops end where plain training does: steps, validations and learning rate."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
+from scripts import load_script
 from siftback import RS2, InfoBatch, Memory
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "loops" / "equal_steps.py"
-SPEC = importlib.util.spec_from_file_location("equal_steps", PATH)
-loops = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(loops)
+loops = load_script("benchmarks/loops/equal_steps.py")
 
 NEEDS = {
     "Lightning": "lightning", "Hugging Face Trainer": "transformers", "Accelerate": "accelerate",

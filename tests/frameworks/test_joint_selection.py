@@ -1,6 +1,5 @@
 """The recipe that chooses batches of pairs jointly: its losses, its draws, and the benchmark's."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -8,12 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from scripts import load_script
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "contrastive.md"
-PATH = ROOT / "benchmarks" / "guides" / "joint_selection.py"
-SPEC = importlib.util.spec_from_file_location("joint_selection", PATH)
-benchmark = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(benchmark)
+benchmark = load_script("benchmarks/guides/joint_selection.py")
 
 
 @pytest.fixture(scope="module")

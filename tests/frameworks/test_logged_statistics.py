@@ -1,14 +1,10 @@
 """Loggers of four frameworks write the statistics of the selection, which a picture shows."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "loops" / "logged_statistics.py"
-SPEC = importlib.util.spec_from_file_location("logged_statistics", PATH)
-statistics = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(statistics)
+from scripts import load_script
+
+statistics = load_script("benchmarks/loops/logged_statistics.py")
 
 NEEDS = {
     "Lightning, CSVLogger": ["lightning"],

@@ -1,12 +1,11 @@
 """The numbers beside recipes of the guides are those of the records that scripts wrote."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from scripts import ROOT, load_script
+
 PAGES = {
     "initial_losses": "docs/language.md",
     "joint_selection": "docs/guides/contrastive.md",
@@ -15,10 +14,7 @@ PAGES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_s_table_is_that_of_the_record_of_three_seeds(name):
-    path = ROOT / "benchmarks" / "guides" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(f"benchmarks/guides/{name}.py")
     record = json.loads((ROOT / "results" / "guides" / f"{name}.json").read_text(encoding="utf-8"))
     assert {run["seed"] for run in record["runs"]} == {0, 1, 2}
     assert module.best_rates(record["runs"]) == record["rows"]

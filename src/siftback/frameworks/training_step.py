@@ -15,6 +15,7 @@ from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.frameworks.step_selection import replaced
 from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
+from siftback.host_reads import HostReads
 from siftback.losses.per_example import ignored_index, per_example, valid_examples
 from siftback.scorers.selection_pass import untouched
 
@@ -55,6 +56,7 @@ class TrainingStep:
     def __init__(self, module: Any, advice: str) -> None:
         self.module, self.own = module, module.training_step
         self._advice, self.times, self.is_recorded = advice, CheckTimes(), False
+        self._reads = HostReads()
         compiled = getattr(module, "_compiler_ctx", None)
         self.eager = compiled["original_training_step"] if compiled else self.own
         self.valid: Tensor | None = None
@@ -95,7 +97,8 @@ class TrainingStep:
             if reweights:
                 weights = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
                 catch.check_only(weights)
-                catch.calls[0].reduced(weights, checks=True)
+                catch.calls[0].reduced(weights, self._reads)
+                self._reads.finish()
             return catch.calls[0].checked()
         raise ConfigError(
             "training_step calls no loss function of torch.nn.functional outside of compiled "
@@ -129,12 +132,15 @@ class TrainingStep:
             ConfigError: If the loss that is trained on prefers other examples.
         """
         self.is_recorded = False
+        if checks:
+            self._reads.finish()
         batch, *arguments = args
         same = None
         if checks:
             with suppress(BatchError):  # of a structure that is unknown, and need not be split
                 same = tree.map_tensors(lambda tensor: tensor, batch)  # the step may pop some
-        catch = CaughtLosses(count, weights, checks=checks, strict=strict, advice=self._advice)
+        reads, advice = self._reads, self._advice
+        catch = CaughtLosses(count, weights, reads, strict=strict, advice=advice)
 
         def on_rows(rows: Tensor) -> LossPair:
             some = tree.take(same, rows)
@@ -232,31 +238,32 @@ class LossCall:
             )
         return self.losses
 
-    def reduced(self, weights: Tensor | None, *, checks: bool) -> Tensor:
+    def reduced(self, weights: Tensor | None, reads: HostReads) -> Tensor:
         """Returns the loss for the step: with weights, the weighted mean.
 
         Args:
             weights: float32[N]; None where there are none.
-            checks: Whether to check that the loss without them is the mean of the examples.
+            reads: Compares the loss without them with the mean of the examples.
 
         Raises:
-            ConfigError: If it is not.
+            ConfigError: If these differ, of an accelerator in a later step.
         """
-        if weights is not None and self.reduction == "mean" and not checks:
-            losses: Tensor = self._each(*self._pair)
-            return (losses * weights.to(losses)).mean()
         whole: Tensor = self._whole()
         if weights is None or self.reduction == "none":
             return whole
-        mean, value = self.checked().float().mean(), whole.detach().float().mean()
-        close = torch.isclose(mean, value.to(mean.device), rtol=1e-3, atol=1e-6, equal_nan=True)
+        reads.add(self._check_mean, self.checked().float().mean(), whole.detach().float().mean())
+        losses: Tensor = self._each(*self._pair)
+        return (losses * weights.to(losses, non_blocking=True)).mean()
+
+    def _check_mean(self, mean: Tensor, value: Tensor) -> None:
+        """Makes sure that weights of examples can be applied to the loss, which has a value."""
+        close = torch.isclose(mean, value, rtol=1e-3, atol=1e-6, equal_nan=True)
         if self.reduction != "mean" or not close:
             raise ConfigError(
                 f"{self.name} in training_step is not the mean of one loss per example, to which "
                 'the weights of the selection could be applied: compute it with reduction="mean", '
                 "without class weights and ignored positions, or take a rule without weights"
             )
-        return self.reduced(weights, checks=False)
 
 
 @functools.lru_cache(maxsize=32)
@@ -279,7 +286,7 @@ class CaughtLosses(TorchFunctionMode):
     Args:
         count: Examples of the batch.
         weights: float32[N], loss weights of the examples; None where there are none.
-        checks: Whether to check that the weights can be applied.
+        reads: Makes sure that the weights can be applied, without waiting for the device.
         strict: Whether a second call is refused at once.
         advice: What to do where the losses are not known, for errors.
 
@@ -295,15 +302,15 @@ class CaughtLosses(TorchFunctionMode):
         self,
         count: int,
         weights: Tensor | None = None,
+        reads: HostReads | None = None,
         *,
-        checks: bool = True,
         strict: bool = True,
         advice: str,
     ) -> None:
         super().__init__()
         self.calls: list[LossCall] = []
         self.count, self._weights, self._strict, self._advice = count, weights, strict, advice
-        self._checks = checks
+        self._reads = HostReads() if reads is None else reads
 
     def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if fn in _LOSSES and not torch.compiler.is_compiling():
@@ -315,7 +322,7 @@ class CaughtLosses(TorchFunctionMode):
         self.calls.append(call)
         if self._strict:
             self.check_only(None)
-        value = call.reduced(self._weights, checks=self._checks)
+        value = call.reduced(self._weights, self._reads)
         if len(self.calls) == 1:
             self.value = value
         return value

@@ -57,10 +57,11 @@ class Batch:
         return replace(batch, weights=weights.to(tree.device(self.data)))
 
     def loss_weights(self) -> Tensor:
-        """Returns float32[N], the loss weights of its examples."""
+        """Returns float32[N], the loss weights of its examples, on the device of its data."""
+        device = tree.device(self.data)
         if self.weights is None:
-            return torch.ones(self.size, device=tree.device(self.data), dtype=torch.float32)
-        return self.weights
+            return torch.ones(self.size, device=device, dtype=torch.float32)
+        return self.weights.to(device, non_blocking=True)
 
     def split(self, count: int) -> tuple["Batch", "Batch"]:
         """Returns the first ``count`` examples and the others, as views."""

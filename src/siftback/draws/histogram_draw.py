@@ -9,6 +9,7 @@ from torch import Tensor
 from siftback.processes.distributed import sum_over_processes
 from siftback.seeding import generator_from
 from siftback.selectors.percentile import percentile_probabilities
+from siftback.selectors.sampling import LEAST_PROBABILITY
 from siftback.tables.shards import Shards
 
 BLOCK = 1 << 20
@@ -18,7 +19,6 @@ BUCKETS = 1 << 22
 """Of a float32 score, the sign, the exponent and the first 13 bits of the fraction."""
 
 _SHIFT = 10  # the bits of a score that are left out
-_LEAST = 1e-12  # in place of a probability of 0, so that k examples can always be drawn
 
 
 def buckets_of(scores: Tensor) -> Tensor:
@@ -279,12 +279,12 @@ def _systematic(probabilities: Tensor, count: int, generator: torch.Generator) -
         count: From 1 to n.
         generator: On the CPU.
     """
-    scaled = probabilities.clamp(min=_LEAST)
+    scaled = probabilities.clamp(min=LEAST_PROBABILITY)
     certain = torch.zeros(len(scaled), dtype=torch.bool)
     while True:  # a few times, as what is certain makes the others more probable
         left = count - int(certain.sum())
         uncertain = scaled.masked_fill(certain, 0.0)
-        uncertain *= left / max(float(uncertain.sum()), _LEAST)
+        uncertain *= left / max(float(uncertain.sum()), LEAST_PROBABILITY)
         now_certain = uncertain >= 1
         if not left or not now_certain.any():
             break

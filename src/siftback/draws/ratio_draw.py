@@ -10,8 +10,7 @@ from torch import Tensor
 from siftback.draws.exact_draw import draw_exactly
 from siftback.draws.histogram_draw import BLOCK, draw_in_blocks
 from siftback.draws.percentile_draw import SORTED
-
-_LEAST = 1e-12  # in place of a probability of 0, so that k examples can always be drawn
+from siftback.selectors.sampling import LEAST_PROBABILITY
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
@@ -131,7 +130,7 @@ def draw_by_ratio(
         finite = values.isfinite()
         examples = int(sizes[finite].sum())
         mean = float((values * sizes.double())[finite].sum()) / examples if examples else math.nan
-        return ratio_probabilities(values, floor, mean).clamp(min=_LEAST)
+        return ratio_probabilities(values, floor, mean).clamp(min=LEAST_PROBABILITY)
 
     if len(losses) > SORTED:
         return draw_in_blocks(losses, of_buckets, count, generator, excluded=excluded)

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Sized
 from functools import partial
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from siftback.batches.last_batches import SelectiveBatches
-from siftback.batches.order import is_plain, is_trackable, sampler_of
+from siftback.batches.order import index_tensor, is_plain, is_trackable, sampler_of
 from siftback.epochs.epoch_draw import UNSIZED, EpochDraw
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
@@ -178,14 +177,13 @@ class FilteredSampler(Sampler[int]):
     def _check(self, keys: list[Any]) -> Tensor:
         """Returns int64[n], what the sampler gave, after checking it."""
         kind, rule = type(self.sampler).__name__, self._draw.rule
-        try:
-            indices = torch.tensor([operator.index(key) for key in keys], dtype=torch.int64)
-        except TypeError:
+        indices = index_tensor(keys)
+        if indices is None:
             kinds = ", ".join(sorted({type(key).__name__ for key in keys}))
             raise BatchError(
                 f"a {kind} gives {kinds}, and {type(rule).__name__} remembers examples by "
                 "integers: have it give indices of the data set"
-            ) from None
+            )
         beyond = indices[(indices < 0) | (indices >= rule.examples)]
         if len(beyond):
             raise BatchError(

@@ -4,7 +4,6 @@ import itertools
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,13 +118,13 @@ class RuleLosses:
                 f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
             )
         self._check_turn()
-        self.rows_of(indices)
+        rows = self.rows_of(indices)
         check_prediction_types(correct, confidence, len(indices))
-        self.reads.add(partial(self.receive, indices, epoch), losses, correct, confidence)
+        self.reads.add(partial(self.receive, rows, epoch), losses, correct, confidence)
 
     def receive(
         self,
-        indices: Tensor,
+        rows: Tensor,
         epoch: int,
         losses: Tensor,
         correct: Tensor | None,
@@ -134,7 +133,7 @@ class RuleLosses:
         """Gives the rule losses that are on the host: at once, or with those of batches after them.
 
         Args:
-            indices: As for `update`.
+            rows: int64[n], see `rows_of`.
             epoch: As for `update`.
             losses: float32[n].
             correct: As for `update`.
@@ -148,14 +147,13 @@ class RuleLosses:
         check_predictions(correct, confidence, losses)
         if not self.rule.learns:
             return
-        rows = self.rows_of(indices)
         record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
         # A file has what is recorded at once, as it is to outlive the process.
         waits = self.rule.joins_updates and not self.rule.table.path
         if not waits or self._turn == _UNCLAIMED:
             self._update(record)
             return
-        if self._waiting and not self._waiting[-1].is_like(record):
+        if self._waiting and self._waiting[-1].kind != record.kind:
             self._give_waiting()
         self._waiting.append(record)
         if len(self._waiting) == _MOST_WAITING:
@@ -168,30 +166,20 @@ class RuleLosses:
             return
         self._is_giving = True
         try:
-            self._give(waiting)
+            joined = join_records(waiting)
+            if joined.is_clean:
+                self._learn(joined)
+                if self.exchanges:  # each, so that a state does not depend on what was joined
+                    self._recorded += waiting
+            else:
+                for record in waiting:
+                    self._update(record)
         finally:
             self._is_giving = False
 
-    def _give(self, waiting: list[RecordedLosses]) -> None:
-        joined = join_records(waiting)
-        ordered = np.sort(joined.indices.numpy())
-        is_distinct = bool((ordered[1:] != ordered[:-1]).all())
-        if not (is_distinct and bool(joined.losses.isfinite().all())):
-            for record in waiting:
-                self._update(record)
-            return
-        self._learn(joined)
-        if self.exchanges:  # each by itself, so that a state does not depend on what was joined
-            self._recorded += waiting
-
     def _update(self, record: RecordedLosses) -> None:
         """Gives the rule the losses of one batch: the last one of each example that are finite."""
-        finite = record.losses.isfinite().nonzero().squeeze(1)
-        order = record.indices[finite].sort(stable=True)
-        is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
-        last = finite[order.indices[is_last].sort().values]
-        if len(last) < len(record.losses):
-            record = record.take(last)
+        record = record if record.is_clean else record.clean()
         if len(record.losses):
             self._learn(record)
             if self.exchanges:  # after the rule, which may refuse it
@@ -255,7 +243,6 @@ class RuleLosses:
     @property
     def recorded(self) -> list[tuple[Any, ...]]:
         """The losses that other processes are to know, for a state."""
-        self.finish()
         return [tuple(record) for record in self._recorded]
 
     @recorded.setter

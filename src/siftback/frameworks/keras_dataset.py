@@ -24,8 +24,9 @@ from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.epochs.sampler import SelectiveSampler
-from siftback.errors import BatchError, ConfigError, LossError, StateError
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.step_selection import count_drawn
+from siftback.losses.per_example import check_finite
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.state import (
     MOST_EPOCHS,
@@ -261,7 +262,9 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         """
         draw = self._sampler.draw
         assert draw
-        draw.losses.reads.add(partial(check_recorded, indices), losses)
+        draw.losses.reads.add(
+            partial(check_finite, name=lambda row: f"{int(indices[row])}"), losses
+        )
         self._sampler.update(indices, losses)
 
     def settings(self) -> dict[str, Any]:
@@ -288,21 +291,6 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
             )
         x, y, *weights = batch
         return x, y, weights[0] if weights else None
-
-
-def check_recorded(indices: Tensor, losses: Tensor) -> None:
-    """Checks that the losses of examples are finite.
-
-    Raises:
-        LossError: If one is not.
-    """
-    wrong = ~losses.isfinite()
-    if wrong.any():
-        row = int(wrong.nonzero()[0])
-        raise LossError(
-            f"the loss of example {int(indices[row])} is {float(losses[row])}: lower the "
-            "learning rate or fix the example"
-        )
 
 
 class Progress(Stateful):

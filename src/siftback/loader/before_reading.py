@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor
 
-from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.indices import IndexCheck, check_length, examples_of, length_of
 from siftback.batches.order import (
@@ -112,9 +111,8 @@ class DrawingPipeline(Pipeline):
                 stats.considered += batch.size
                 stats.kept += batch.size
                 if draw.reweights:
-                    weights = self._weights_of(batch)
+                    weights = self._weights_of(batch)  # on the CPU
                     if bool((weights != 1).any()):
-                        weights = weights.to(tree.device(batch.data), non_blocking=True)
                         batch = replace(batch, weights=weights)
             if self.known_steps is None and source.position == 0:
                 self.count_batches(epoch.number)  # what a sampler gives is known with its first

@@ -457,7 +457,7 @@ class SelectiveLoader:
 
     @property
     def reweights(self) -> bool:
-        """Whether a loss weight of the batch in training is other than 1, as for `weights`."""
+        """Whether the `weights` of the batch in training may differ from 1."""
         return self._record.current("indices").weights is not None
 
     @property

@@ -18,7 +18,7 @@ from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
 from siftback.loader.selection import OnNonfinite
-from siftback.losses.per_example import LossFn, Reduction
+from siftback.losses.per_example import LossFn, Reduction, check_finite
 from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
@@ -39,7 +39,7 @@ class PendingBatch:
     Attributes:
         size: b, its number of examples.
         device: That of its data.
-        weights: float32[b], their loss weights; None where all are 1.
+        weights: float32[b], their loss weights; None where all are known to be 1.
         indices: int64[b], their dataset indices; None where unknown.
         epoch: The epoch that it was given in.
         needs_weights: Whether its weights are to be applied.
@@ -62,7 +62,7 @@ class PendingBatch:
         """Returns float32[b], the loss weights of its examples, on the device of its data."""
         if self.weights is None:
             return torch.ones(self.size, device=self.device, dtype=torch.float32)
-        return self.weights
+        return self.weights.to(self.device, non_blocking=True)
 
 
 class LossRecord:
@@ -147,8 +147,9 @@ class LossRecord:
             self._queue.popleft()
         needs_weights = reweights and not self._attach
         size, device = batch.size, tree.device(batch.data)
+        weights = batch.weights if reweights else None  # those of a pool may be known to be 1
         pending = PendingBatch(
-            size, device, batch.weights, batch.indices, epoch, needs_weights, missing=size
+            size, device, weights, batch.indices, epoch, needs_weights, missing=size
         )
         self._queue.append(pending)
         self._epoch, self._reweights = epoch, self._reweights or reweights
@@ -350,13 +351,13 @@ class LossRecord:
         else:
             self._take_nonfinite(values, finite, indices)
         if self.learns and indices is not None:
+            rows = self._draw.losses.rows_of(indices)
             if reduced and all_finite:
-                values = self._average(self._draw.losses.rows_of(indices), values)
-            self._draw.losses.receive(indices, epoch, values, correct, confidence)
+                values = self._average(rows, values)
+            self._draw.losses.receive(rows, epoch, values, correct, confidence)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the means of losses of whole batches."""
-        self.reads.finish()
         means = self._means.state_dict() if self.has_means else None
         return {"averages": self.has_means, "means": means}
 
@@ -418,11 +419,10 @@ class LossRecord:
         """
         self._stats.nonfinite += int((~finite).sum())
         if self.on_nonfinite == "error":
-            row = int((~finite).nonzero()[0])
-            example = f"{row} of the batch" if indices is None else f"{int(indices[row])}"
-            raise LossError(
-                f"the loss of example {example} is {float(values[row])}: lower the learning rate "
-                'or fix the example, or give the loader on_nonfinite="keep" or "drop"'
+            check_finite(
+                values,
+                lambda row: f"{row} of the batch" if indices is None else f"{int(indices[row])}",
+                ', or give the loader on_nonfinite="keep" or "drop"',
             )
         self._nonfinite_batches = 0 if finite.any() else self._nonfinite_batches + 1
         if self.on_nonfinite == "drop" and self._nonfinite_batches > 1:

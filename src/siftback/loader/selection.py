@@ -13,7 +13,13 @@ from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
-from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
+from siftback.losses.per_example import (
+    Losses,
+    LossFn,
+    check_finite,
+    check_losses,
+    resolve_losses,
+)
 from siftback.processes.distributed import rank_and_world
 from siftback.schedule import Schedule
 from siftback.scorers.fresh import check_scorer
@@ -106,7 +112,7 @@ class BatchSelection:
             return self._select_finite(scores, scores.isfinite(), count, source, stats)
         ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
         selection = self.selector.select(ranked, self._generator, count)
-        self._reads.add(partial(check_finite, source.place, stats), scores)
+        self._reads.add(partial(count_nonfinite, source.place, stats), scores)
         return selection
 
     def is_by_chance(self, schedule: Schedule) -> bool:
@@ -148,20 +154,14 @@ class BatchSelection:
         return Selection(positions, torch.cat((weights, weights.new_ones(len(others))))[order])
 
 
-def check_finite(place: str, stats: Stats, scores: Tensor) -> None:
-    """Checks that all scores of a batch are finite; the others are counted.
+def count_nonfinite(place: str, stats: Stats, scores: Tensor) -> None:
+    """Counts the scores of a batch that are not finite.
 
     Raises:
-        LossError: If one is not.
+        LossError: If there are any.
     """
-    wrong = ~scores.isfinite()
-    if bool(wrong.any()):
-        stats.nonfinite += int(wrong.sum())
-        row = int(wrong.nonzero()[0])
-        raise LossError(
-            f"the loss of example {row} in {place} is {float(scores[row])}: lower the learning "
-            'rate or fix the example, or give on_nonfinite="keep" or "drop"'
-        )
+    stats.nonfinite += int((~scores.isfinite()).sum())
+    check_finite(scores, lambda row: f"{row} in {place}", ', or give on_nonfinite="keep" or "drop"')
 
 
 def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:

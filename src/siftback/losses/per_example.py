@@ -250,7 +250,7 @@ class Reduction:
             options: Those of the loss function.
         """
         if weights is not None:
-            terms = terms * weights.to(terms.device)
+            terms = terms * weights.to(terms.device, non_blocking=True)
         total = terms.index_select(0, rows).sum()
         return total / self.divisor(rows, *arguments, **options) if len(rows) else total
 
@@ -475,6 +475,30 @@ def check_loss_form(loss_fn: LossFn | None, losses: Losses | None) -> None:
         )
     if losses is not None:
         check_object("losses", losses, "a function losses(model, batch)", "__call__")
+
+
+def check_finite(losses: Tensor, name: Callable[[int], str], advice: str = "") -> None:
+    """Checks that losses are finite.
+
+    Args:
+        losses: float[N], on the CPU.
+        name: Returns the name of an example by its row.
+        advice: Alternatives to what can always be done, for the error.
+
+    Raises:
+        LossError: If one is not.
+
+    >>> check_finite(torch.tensor([0.5, torch.nan]), str)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    siftback.errors.LossError: the loss of example 1 is nan: lower the learning rate or fix the ...
+    """
+    wrong = (~losses.isfinite()).nonzero().squeeze(1)
+    if len(wrong):
+        row = int(wrong[0])
+        raise LossError(
+            f"the loss of example {name(row)} is {float(losses[row])}: lower the learning rate or "
+            f"fix the example{advice}"
+        )
 
 
 def check_losses(losses: Any, count: int) -> Tensor:

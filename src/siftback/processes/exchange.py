@@ -44,16 +44,33 @@ class RecordedLosses(NamedTuple):
         taken: Any = (value[rows] if isinstance(value, Tensor) else value for value in self)
         return RecordedLosses(*taken)
 
-    def is_like(self, other: "RecordedLosses") -> bool:
-        """Returns whether another's are of the same pass and kind, so that both can be joined."""
-        kinds = [
-            (r.is_pass, r.epoch, r.correct is None, r.confidence is None) for r in (self, other)
-        ]
-        return kinds[0] == kinds[1]
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Equal of records that can be joined: of the same pass, with the same predictions."""
+        return self.is_pass, self.epoch, self.correct is None, self.confidence is None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all losses are finite, and of distinct examples."""
+        ordered = np.sort(self.indices.numpy())
+        is_distinct = bool((ordered[1:] != ordered[:-1]).all())
+        return is_distinct and bool(self.losses.isfinite().all())
+
+    def clean(self) -> "RecordedLosses":
+        """Returns, in their order, the last finite loss of each example.
+
+        >>> indices, losses = torch.tensor([3, 1, 3, 2]), torch.tensor([0.1, 0.2, 0.3, torch.nan])
+        >>> RecordedLosses(False, 0, indices, losses).clean().indices
+        tensor([1, 3])
+        """
+        finite = self.losses.isfinite().nonzero().squeeze(1)
+        order = self.indices[finite].sort(stable=True)
+        is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
+        return self.take(finite[order.indices[is_last].sort().values])
 
 
 def join_records(records: list[RecordedLosses]) -> RecordedLosses:
-    """Joins records of the same pass and kind, at least one.
+    """Joins records of the same `RecordedLosses.kind`, at least one.
 
     >>> first = RecordedLosses(False, 0, torch.tensor([3]), torch.tensor([0.5]))
     >>> join_records([first, first._replace(indices=torch.tensor([1]))]).indices

@@ -127,7 +127,7 @@ class EpochRule(Stateful, ABC):
 
     @property
     def joins_updates(self) -> bool:
-        """Whether `update` may be called with the losses of several batches of one pass at once."""
+        """Whether a single call of `update` may have the losses of several batches of a pass."""
         owner = next(kind for kind in type(self).__mro__ if "update" in vars(kind))
         return self.guard is None and bool(vars(owner).get("updates_by_example"))
 

@@ -6,8 +6,9 @@ from torch import Tensor
 from siftback.selectors.selection import Selection, unweighted
 from siftback.sorting import sort_values
 
-# Used in place of a probability of 0, so that k examples can always be kept.
-_LEAST = 1e-12
+LEAST_PROBABILITY = 1e-12
+"""Used in place of a probability of 0, so that k examples can always be kept."""
+
 # Of more values than these, the error of sums in float32 is not far below a single value.
 _FEW = 1 << 16
 
@@ -108,7 +109,7 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     >>> inclusion_probabilities(torch.tensor([0.1, 0.2, 0.9]), 2)
     tensor([0.3333, 0.6667, 1.0000])
     """
-    ascending, ascending_order = sort_values(precise(probabilities).clamp(min=_LEAST))
+    ascending, ascending_order = sort_values(precise(probabilities).clamp(min=LEAST_PROBABILITY))
     ordered, order = ascending.flip(0), ascending_order.flip(0)
     certain = torch.arange(len(ordered), device=ordered.device)
     # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the

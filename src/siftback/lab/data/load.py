@@ -333,19 +333,27 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
         return texts.read_windows(address, length, address.title, f"{address.cache}-{length}")
     augmentation = address.augmentation  # refused before anything is read
     if address.kind == "fonts":
-        data = read_fonts(address)
+        return check_crop(read_fonts(address))
+    if address.kind == "npz":
+        splits, names = read_arrays(address)
     else:
-        if address.kind == "npz":
-            splits, names = read_arrays(address)
-        else:
-            source = open_address(address) if address.kind == "hf" else read_folders(address)
-            if source.is_text:
-                length, vocabulary = max_tokens or texts.LENGTH, texts.vocabulary_of(address)
-                cache = f"{address.cache}-{length}"
-                return texts.read_texts(source, address.title, cache, length, vocabulary)
-            splits, names = read_images(source, address.cache, address.size), source.names
-        splits = add_test_split(splits, str(address))
-        data = image_data(address.title, splits, names, augmentation)
+        source = open_address(address) if address.kind == "hf" else read_folders(address)
+        if source.is_text:
+            length, vocabulary = max_tokens or texts.LENGTH, texts.vocabulary_of(address)
+            cache = f"{address.cache}-{length}"
+            return texts.read_texts(source, address.title, cache, length, vocabulary)
+        splits, names = read_images(source, address.cache, address.size), source.names
+    splits = add_test_split(splits, str(address))
+    return check_crop(image_data(address.title, splits, names, augmentation))
+
+
+def check_crop(data: ImageData) -> ImageData:
+    """Returns images, after checking that augmentation leaves a part of each in sight.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    augmentation = data.augmentation
     if augmentation.padding >= min(data.size):
         raise ConfigError(
             f"crop={augmentation.padding} of images of {data.size[0]}x{data.size[1]} pixels can "

@@ -85,7 +85,7 @@ class MethodRatio(NamedTuple):
 
     @property
     def is_no_worse(self) -> bool:
-        """Whether it is as good as Traditional's own, but for a few percent."""
+        """Whether the ratio is `LEAST` or more."""
         return self.ratio.ratio.side != "below" and self.ratio.ratio.value >= LEAST
 
     @property

@@ -62,11 +62,10 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if any(text.count(mark) != 1 for mark in MARKS):
         raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
-    group = experiments(comparisons)
+    # Without Traditional's curve alone, beside which no method was measured yet.
+    group = [experiment for experiment in experiments(comparisons) if len(experiment.ends) > 1]
     if not group:
         raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
-    # Without Traditional's curve alone, of which no method was measured yet.
-    group = [experiment for experiment in group if len(experiment.ends) > 1]
     budgets = [(experiment, _middle(experiment)) for experiment in group]
     rows = [
         {"your situation": choice.situation, "what to use": choice.use}

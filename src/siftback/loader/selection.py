@@ -160,8 +160,11 @@ def count_nonfinite(place: str, stats: Stats, scores: Tensor) -> None:
     Raises:
         LossError: If there are any.
     """
-    stats.nonfinite += int((~scores.isfinite()).sum())
-    check_finite(scores, lambda row: f"{row} in {place}", ', or give on_nonfinite="keep" or "drop"')
+    finite = scores.isfinite()
+    if not finite.all():
+        stats.nonfinite += int((~finite).sum())
+        advice = ', or give on_nonfinite="keep" or "drop"'
+        check_finite(scores, lambda row: f"{row} in {place}", advice)
 
 
 def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:

@@ -80,12 +80,14 @@ class Candidate(NamedTuple):
         probabilities: From the losses, float[N], and the share of the training that is done, to
             float64[N].
         tail: The last share of the training, on everything.
+        least: The tail begins once a draw within it would have at least this share.
         exponent: Of the weights ``1 / p``, from the share of the training that is done.
     """
 
     what: str
     probabilities: Callable[[Tensor, float], Tensor]
     tail: float = 0.0
+    least: float = 0.0
     exponent: Callable[[float], float] = lambda done: 0.0
 
 
@@ -114,6 +116,12 @@ CANDIDATES = {
     "tail.3": Candidate("loss over mean, tail 0.3", lambda losses, done: ratios(losses), 0.3),
     "tail.4": Candidate("loss over mean, tail 0.4", lambda losses, done: ratios(losses), 0.4),
     "tail.45": Candidate("loss over mean, tail 0.45", lambda losses, done: ratios(losses), 0.45),
+    "tail.45.4": Candidate(
+        "loss over mean, tail 0.45 from when 0.4 or more would be drawn",
+        lambda losses, done: ratios(losses),
+        0.45,
+        0.4,
+    ),
     "tail.5": Candidate("loss over mean, tail 0.5", lambda losses, done: ratios(losses), 0.5),
     "half": Candidate("loss over half the mean", lambda losses, done: ratios(losses, certain=0.5)),
     "half.tail.3": Candidate(
@@ -148,26 +156,22 @@ CANDIDATES = {
     "wt": Candidate(
         "loss over mean, weights that anneal to 1/p",
         lambda losses, done: ratios(losses),
-        0.0,
-        lambda done: done,
+        exponent=lambda done: done,
     ),
     "wtf.3": Candidate(
         "loss over mean, floor 0.3, weights that anneal to 1/p",
         lambda losses, done: ratios(losses, 0.3),
-        0.0,
-        lambda done: done,
+        exponent=lambda done: done,
     ),
     "halfwt": Candidate(
         "loss over half the mean, weights that anneal to 1/p",
         lambda losses, done: ratios(losses, certain=0.5),
-        0.0,
-        lambda done: done,
+        exponent=lambda done: done,
     ),
     "wtmix": Candidate(
         "mixed with uniform, which grows as the square, weights that anneal to 1/p",
         lambda losses, done: mixed(losses, lambda share: done**2),
-        0.0,
-        lambda done: done,
+        exponent=lambda done: done,
     ),
 }
 
@@ -204,14 +208,15 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
     model = build(case.model, width=case.width, classes=classes, **sizes)
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), case.lr, 0.9, weight_decay=5e-4, nesterov=True)
-    losses = torch.full((count,), torch.nan)
+    losses, has_tail = torch.full((count,), torch.nan), False
     while spent < total:
         generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
         order = torch.randperm(count, generator=generator)
         done, weights = spent / total, torch.ones(count)
         begun = epoch > 0 and spent >= 3 * count * round(WARMUP * budget)
-        whole = candidate is None or not begun or done >= 1 - candidate.tail
-        if whole:
+        if candidate and begun and done >= 1 - candidate.tail and not has_tail:
+            has_tail = float(candidate.probabilities(losses, done).mean()) >= candidate.least
+        if candidate is None or not begun or has_tail:
             batches = order.split(BATCH)[: count // BATCH]
         else:
             assert candidate is not None

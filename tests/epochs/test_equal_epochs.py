@@ -29,6 +29,7 @@ from resuming import check_resumes
 from siftback import Epochs, Indexed, Memory, SelectiveLoader, SelectiveSampler, Share
 from siftback.batches.pool import Pool
 from siftback.errors import BatchError
+from siftback.rules import memory
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.rs2 import RS2
@@ -313,6 +314,17 @@ def test_a_resume_at_every_step_of_such_passes_changes_nothing(rule, wrap):
     check_resumes(
         by_rule(rule, lambda: wrap(Numbered(spread(COUNT))), epochs=4, shorter_epochs=False), every
     )
+
+
+@pytest.mark.parametrize("wrap", [plain, OwnLoader])
+@pytest.mark.parametrize("share", [0.0, 0.806, 0.82, 1.0])
+def test_a_resume_where_a_tail_is_left_out_or_begins_late_changes_nothing(monkeypatch, share, wrap):
+    monkeypatch.setattr(memory, "SHARE_OF_TAIL", share)  # the draws have about this one
+    make = by_rule(
+        lambda: Memory(warmup=Epochs(1)),
+        lambda: wrap(Numbered(spread(COUNT))), epochs=5, shorter_epochs=False,
+    )  # fmt: skip
+    check_resumes(make)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -32,6 +32,14 @@ from toys import AT_ONCE, at_once
 
 COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
 
+
+class Learned(Memory):
+    """Whose draws go on at the end of training, whatever the losses are."""
+
+    def needs_tail(self, epoch):
+        return False
+
+
 RULES = {
     "infobatch": lambda: InfoBatch(0.5, 1.0),
     "rs2": lambda: RS2(0.4),
@@ -39,6 +47,7 @@ RULES = {
     "ucb": lambda: UCB(0.6, every=2),
     "seta": lambda: SeTa(0.2, groups=4, delta=1.0),
     "ies": lambda: IES(threshold=0.1, window=1),
+    "learned": lambda: Learned(warmup=Epochs(1)),
 }
 REMEMBERED = {
     "memory": lambda: Memory(0.55, warmup=Epochs(1)),

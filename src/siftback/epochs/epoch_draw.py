@@ -97,6 +97,7 @@ class EpochDraw:
         name = type(rule).__name__
         self.rule, self.epochs, self.shorter = rule, epochs, shorter
         self.schedule = check_schedule(rule.schedule if schedule is None else schedule)
+        self._has_own_schedule = schedule is None
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
             raise ConfigError(
@@ -182,13 +183,21 @@ class EpochDraw:
         """Factor of the learning rate in this epoch; 1 where epochs are of equal length."""
         return self.passes[-1].lr_scale if self.shorter else 1.0
 
-    def begin(self, epoch: int, *, number: int | None = None, again: bool = False) -> None:
+    def begin(
+        self,
+        epoch: int,
+        *,
+        is_on: bool | None = None,
+        number: int | None = None,
+        again: bool = False,
+    ) -> None:
         """Begins an epoch; unless a pass goes on in it, the first one is drawn.
 
         None goes on where not all examples of the epoch before were asked for.
 
         Args:
             epoch: The epoch.
+            is_on: Whether the rule draws in it, if that was asked for before.
             number: The pass, where each epoch is one; by default the epoch.
             again: Whether it begins again as it was drawn, as nothing of it was trained on.
 
@@ -212,7 +221,7 @@ class EpochDraw:
         follows, length = epoch == self._expected, self.length
         if self.shorter or not follows:
             self._number = epoch if number is None else number
-        is_on = self.schedule.is_on(epoch, self.epochs)
+        is_on = self.is_on(epoch) if is_on is None else is_on
         goes_on = follows and self.requested == length < last.end and is_on and self._is_on
         self._epoch, self._expected, self.requested = epoch, epoch + 1, 0
         self._is_on, self._is_over = is_on, False
@@ -226,6 +235,19 @@ class EpochDraw:
             self.draw_pass()
         while self.is_ahead and self.passes[-1].end < self.length:
             self.draw_pass()
+
+    def is_on(self, epoch: int) -> bool:
+        """Returns whether the rule draws in an epoch that comes next.
+
+        Where its own schedule begins the tail, a rule that does not need it goes on.
+        """
+        is_on = self.schedule.is_on(epoch, self.epochs)
+        if is_on or not (self._is_on and self._has_own_schedule):
+            return is_on
+        self.losses.take_up_others()
+        goes_on = not self.rule.needs_tail(epoch)
+        # Not left to each process, as for what is drawn.
+        return bool(broadcast(goes_on)) if self.losses.exchanges else goes_on
 
     def _wait(self) -> None:
         """Has the first pass wait for what the user's sampler gives."""

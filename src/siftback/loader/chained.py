@@ -204,16 +204,19 @@ class ChainingPipeline(DrawingPipeline):
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""
         Pipeline.begin_whole_epoch(self, number, again=again)
-        source, is_on = self.source, self.schedule.is_on(number, self.epochs)
-        if not (source.chains and is_on and source.is_within_pass):
+        source, is_on = self.source, self.draw.is_on(number)
+        goes_on = source.chains and is_on and source.is_within_pass
+        if not goes_on:
             source.leave_pass()
             self.pool.abandon()
-            self._begin_pass(again=again)
         source.chains = is_on
+        if not goes_on:
+            self._begin_pass(again=again)
 
     def _begin_pass(self, *, again: bool = False) -> None:
         self._begin_check()
-        self.draw.begin(self.source.epoch, number=self.source.source.epoch, again=again)
+        source = self.source
+        self.draw.begin(source.epoch, is_on=source.chains, number=source.source.epoch, again=again)
         self._pass_drawn()
 
     def end_pass(self) -> None:

@@ -88,8 +88,8 @@ def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
     The bound is what the ratio would be if examples that are left out taught nothing: the epochs
     that the training goes through over those of its budget. The slope was fitted to the data sets
     and models of the recipe ``pays``, and the interval is as wide as errors on data sets that were
-    left out of the fit ask for. These were trained without a tail; what ``Memory()``, whose tail
-    trains on everything, keeps of it is not forecast.
+    left out of the fit ask for. These were trained without a tail; what ``Memory()`` keeps of it
+    where its tail trains on everything is not forecast.
 
     Args:
         losses: float[N], at least 0, of any scale and in any order; those that are NaN are not

@@ -9,7 +9,12 @@ from torch import Tensor
 from siftback.arguments import check_flag, check_share, format_value
 from siftback.draws.histogram_draw import draw_in_shards
 from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
-from siftback.draws.ratio_draw import draw_by_ratio, draw_independently, ratio_probabilities
+from siftback.draws.ratio_draw import (
+    draw_by_ratio,
+    draw_independently,
+    ratio_probabilities,
+    ratio_share,
+)
 from siftback.draws.weighted_draw import (
     exact_probabilities,
     independent_probabilities,
@@ -25,8 +30,9 @@ from siftback.selectors.sampling import choose_exactly, count_of
 from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, long trainings of few examples need about as much to end where
-# training on everything does, and short ones keep most of what they gain without it.
-TAIL = Share(0.45)
+# training on everything does. Where most of the data is learned, as there on MNIST, a draw before
+# it has a smaller share than this, and a tail costs much of what was gained.
+TAIL, SHARE_OF_TAIL = Share(0.45), 0.4
 
 
 class Memory(LastLossRule):
@@ -47,8 +53,9 @@ class Memory(LastLossRule):
     with the mean over all examples. While all losses are alike nearly all examples are drawn; once
     a few have most of the loss, little more than these and the floor. So nothing is saved where
     little is learned yet, and much where nearly all is. The number of examples is not known before
-    the draw. The last ``tail`` of training is on all examples: draws by loss fit what is hard at
-    the expense of the rest, and in a long training that cost more than it saved.
+    the draw. The last 0.45 of training is on all examples, as draws by loss fit what is hard at the
+    expense of the rest, and in a long training that cost more than it saved. But as long as less
+    than 0.4 of the examples would be drawn, what is left is little, and draws go on.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -82,8 +89,8 @@ class Memory(LastLossRule):
         beta: In place of ``keep``, the exponent, at least 0.
         floor: The minimum probability, in [0, 1), so that no example is forgotten.
         warmup: How long all examples are trained on at first.
-        tail: How long all examples are trained on at the end; by default ``Share(0.45)`` where the
-            share of an epoch follows the losses, and not at all where it is fixed.
+        tail: How long all examples are trained on at the end, whatever is learned; by default as
+            above where the share of an epoch follows the losses, and not at all where it is fixed.
         decay: Weight of the old loss in the remembered one, in [0, 1):
             ``decay * old + (1 - decay) * new``; 0 remembers only the last loss.
         guard: Holds back examples whose label is probably wrong. Of S that are held back exactly
@@ -178,8 +185,10 @@ class Memory(LastLossRule):
         balance: Tensor | Sequence[int] | None = None,
         unbiased: bool = False,
     ) -> None:
+        follows = keep is None and beta is None
+        self._may_leave_tail = follows and tail is None
         if tail is None:
-            tail = TAIL if keep is None and beta is None else Share(0.0)
+            tail = TAIL if follows else Share(0.0)
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         self.floor = check_share("floor", floor)
         self.takes_weights = shards is None
@@ -224,6 +233,16 @@ class Memory(LastLossRule):
             return None
         count = min(count_of(self.keep, self.examples), self.examples)
         return self.shards.quota(count) * self.shards.count if self.shards else count
+
+    def needs_tail(self, epoch: int) -> bool:
+        """Returns whether the end of training is to be on everything: see above."""
+        if not self._may_leave_tail:
+            return True
+        losses: Tensor = self.scores(epoch)
+        if self.guard:
+            is_trusted = torch.ones(len(losses), dtype=torch.bool)
+            losses = losses[is_trusted.index_fill_(0, self.suspects, False)]
+        return ratio_share(losses, self.floor) >= SHARE_OF_TAIL
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Draws examples by the remembered losses, exactly `count` where the share is fixed."""
@@ -292,4 +311,5 @@ class Memory(LastLossRule):
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
         settings = {**super().settings(), "keep": self._keep, "shards": self.shard_count}
-        return settings | ({"unbiased": True} if self.unbiased else {})
+        settings |= {"unbiased": True} if self.unbiased else {}
+        return settings | ({"share_of_tail": SHARE_OF_TAIL} if self._may_leave_tail else {})

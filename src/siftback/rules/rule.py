@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -125,7 +126,7 @@ class EpochRule(Stateful, ABC):
                 "of shards holds their values, and a state of a file does not"
             )
 
-    @property
+    @cached_property
     def joins_updates(self) -> bool:
         """Whether a single call of `update` may have the losses of several batches of a pass."""
         owner = next(kind for kind in type(self).__mro__ if "update" in vars(kind))
@@ -263,6 +264,14 @@ class EpochRule(Stateful, ABC):
     def is_pass(self, epoch: int) -> bool:
         """Returns whether an epoch, in which its schedule is on, has a scoring pass."""
         return False
+
+    def needs_tail(self, epoch: int) -> bool:
+        """Returns whether the last part of training is to be on everything from an epoch on.
+
+        Args:
+            epoch: One that its own schedule has in the tail, while it still draws.
+        """
+        return True
 
     def update(
         self,
@@ -610,11 +619,13 @@ def check_prediction_types(correct: Any, confidence: Any, count: int) -> None:
         ("correct", correct, "bool", "whether each example was predicted correctly"),
         ("confidence", confidence, "float", "the probability of each prediction"),
     ):
+        if values is None:
+            continue
         fits = isinstance(values, Tensor) and values.shape == (count,)
         fits = fits and (
             values.is_floating_point() if kind == "float" else values.dtype == torch.bool
         )
-        if values is not None and not fits:
+        if not fits:
             expected = f"{meaning}, {kind}[{count}]"
             raise LossError(f"{name}={format_value(values)}: give {expected}")
 

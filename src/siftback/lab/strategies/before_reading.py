@@ -26,10 +26,11 @@ class BeforeReading(LoaderBatches):
         if job.strategy.balanced:
             labels = job.data.train_labels
             self.rule.set_base_weights(1.0 / labels.bincount()[labels])
-        return {"loader": self.stream, "memory": self.rule, "schedule": self._schedule()}
+        self.rule.schedule = self._schedule()
+        return {"loader": self.stream, "memory": self.rule}
 
-    def _schedule(self) -> Schedule | None:
-        """Returns when the rule is on; None where it knows best itself."""
+    def _schedule(self) -> Schedule:
+        """Returns when the rule is on: as it says itself, where it knows best."""
         job, settings = self.job, self.job.settings
         if self.rule.needs_passes:
             return Schedule(warmup=Epochs(settings.whole_warmup))
@@ -37,7 +38,7 @@ class BeforeReading(LoaderBatches):
         if not job.strategy.own_schedule or (settings.epochs or settings.budget) is None:
             return ProgressSchedule(self.done, settings.warmup or Epochs(0), 1 - tail)
         if settings.budget is None:
-            return None
+            return self.rule.schedule
         warmup = warmup_share(settings, settings.budget)
         first = round(warmup * settings.budget)
         selective = (1 - warmup - tail) * settings.budget / job.run.keep

@@ -63,7 +63,8 @@ def _percentile(keep: float, settings: Settings) -> Selector:
 
 
 def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
-    return siftback.Memory(floor=settings.floor)
+    tail = Share(settings.tail) if settings.tail else None
+    return siftback.Memory(floor=settings.floor, tail=tail)
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:
@@ -121,7 +122,8 @@ _ROWS = (
              "them",
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY),
     Strategy("sb-memory-default",
-             "as sb-memory-ratio, but everything is trained on at the end, as Memory() does",
+             "as sb-memory-ratio, but everything is trained on at the end, unless nearly all is "
+             "learned: Memory()",
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
              tail=siftback.Memory().schedule.tail.value),
     Strategy("sb-memory-ratio-guarded",

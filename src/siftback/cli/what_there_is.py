@@ -51,11 +51,13 @@ def models_command(
     """
     from siftback.lab import models
 
-    # Texts of 4,096 tokens in 192 places; a language of 66 characters in windows of 128.
-    sizes = {
+    # Texts of 4,096 tokens in 192 places; a language of 66 characters in windows of 128; rows of 64
+    # inputs.
+    sizes: dict[str, dict[str, Any]] = {
         "images": {"channels": channels},
         "texts": {"vocabulary": 4096, "length": 192},
         "language": {"vocabulary": 66, "length": 128},
+        "rows": {"channels": 64, "size": (1, 1)},
     }
     rows = []
     for name in models.LISTED:
@@ -74,7 +76,7 @@ def models_command(
     caption = (
         f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "
         "densenet-bc-D, D is any depth of 6n + 4; wrn-D-K-dropP drops out a share P. Models of "
-        "texts have 4,096 tokens and 192 places, gpt 66 characters and 128."
+        "texts have 4,096 tokens and 192 places, gpt 66 characters and 128, rows 64 inputs."
     )
     show_rows(rows, json, caption)
 

@@ -143,10 +143,11 @@ class Settings:
     data: Annotated[str,
         "Data set: digits, mnist, cifar10, cifar100, svhn, svhn+extra, fashion_mnist, gtsrb, imdb, "
         "sst2, tinyshakespeare, imagefolder:PATH, hf:NAME, npz:PATH, text:PATH, "
-        "fonts:N."]
+        "fonts:N, table:PATH."]
     model: Annotated[str,
         "Model: cnn, fastcnn, mlp, resnet18, resnet34, resnet50, resnet20, resnet32, densenet121, "
-        "mobilenetv2, googlenet, vit, transformer, ngrams, gpt, wrn-D-K, densenet-bc-D."] = "cnn"
+        "mobilenetv2, googlenet, vit, transformer, ngrams, gpt, tabular-mlp, wrn-D-K, "
+        "densenet-bc-D."] = "cnn"
     width: Annotated[int | None, "Width of the model; its own by default.", _COUNT] = None
     norm: Annotated[Literal["batch", "group"], "Normalisation: batch or group."] = "batch"
     epochs: Annotated[float | None,
@@ -172,7 +173,7 @@ class Settings:
         "Peak learning rate; 0.1 for models of images, by default the model's own.",
         "(0, 1e30)"] = _OF_MODEL
     momentum: Annotated[float,
-        "Nesterov momentum of SGD, for models of images; AdamW's first decay, for texts.",
+        "Nesterov momentum of SGD, for models of images; AdamW's first decay, for others.",
         _SHARE] = 0.9
     weight_decay: Annotated[float,
         "L2 penalty of SGD, or AdamW's decay; by default the model's own.", "[0, 1e30)"] = _OF_MODEL

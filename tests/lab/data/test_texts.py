@@ -148,7 +148,7 @@ def test_a_file_may_be_windows_of_byte_pairs(verses):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("npz:{images}", {"max_tokens": 8}, "max_tokens=8 of npz:.*, which are images"),
+        ("npz:{images}", {"max_tokens": 8}, "max_tokens=8 of npz:.*, which holds images"),
         ("text:/nowhere/at/all.txt", {}, "there is no file /nowhere/at/all.txt"),
         ("text:{verses},tokens=words", {}, "tokens=words: give characters or bpe"),
         ("text:{verses},vocabulary=300", {}, "vocabulary= is that of tokens=bpe"),

@@ -296,9 +296,9 @@ def test_what_texts_cannot_have_is_refused_before_training(changes, strategy, me
         (
             {},
             "kakurenbo",
-            "kakurenbo is a strategy for images and texts of a class each, and text:",
+            "kakurenbo is a strategy for images or texts of a class each or rows of a table, and",
         ),
-        ({}, "el2n", "el2n is a strategy for images and texts"),
+        ({}, "el2n", "el2n is a strategy for images or texts"),
         ({}, "sb-memory-guarded", "a noise guard, which holds back wrong labels"),
         ({"flip": 0.1}, "sb", "whose examples have no class"),
         ({"observe": "confidence"}, "sb", "confidence is that in an example's class"),

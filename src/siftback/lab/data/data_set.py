@@ -1,4 +1,4 @@
-"""Data sets in memory: images, or texts as tokens."""
+"""Data sets in memory: images, texts as tokens, or rows of a table."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,16 +15,23 @@ from siftback.lab.data.augment import Augment
 from siftback.lab.data.source import Splits
 from siftback.lab.records.environment import memory_gib
 
-Kind = Literal["images", "texts", "language"]
-"""Kind of examples: images or texts of a class each, or text whose next tokens are predicted."""
+Kind = Literal["images", "texts", "language", "rows"]
+"""Kind of examples: images, texts or rows of a class each, or text whose next tokens are predicted.
+"""
 
 KINDS: dict[Kind, str] = {
     "images": "images",
     "texts": "texts of a class each",
     "language": "text of which each next token is predicted",
+    "rows": "rows of a table",
 }
 
-NOUNS: dict[Kind, str] = {"images": "images", "texts": "texts", "language": "windows"}
+NOUNS: dict[Kind, str] = {
+    "images": "images",
+    "texts": "texts",
+    "language": "windows",
+    "rows": "rows",
+}
 """Names of the examples."""
 
 PAD = 0
@@ -180,6 +187,50 @@ class ImageData(DataSet):
         # A channel of one value would be divided by 0, and all losses would be NaN.
         std = torch.where(variance > 0, variance.sqrt(), 1.0)
         return mean.float(), std.float()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableData(DataSet):
+    """Rows of a table, float32 [N, F], of a class each.
+
+    The first inputs are numbers, NaN where one is missing; the others are 0 or 1.
+
+    Attributes:
+        numbers: How many inputs are numbers.
+    """
+
+    kind: Kind = "rows"
+    numbers: int
+
+    @property
+    def model_sizes(self) -> dict[str, Any]:
+        """The sizes that a model of these rows depends on."""
+        inputs = self.train_inputs.shape[1]
+        return {"classes": self.classes, "channels": inputs, "size": (1, 1)}
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each number over the training rows that have it: float32 [F]."""
+        return self._moments[0]
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of each number over the training rows that have it: float32 [F].
+
+        It is 1 for numbers that are all equal, which cannot be scaled; of other inputs the mean is
+        0 and it is 1.
+        """
+        return self._moments[1]
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        values = self.train_inputs.double()
+        valid = ~values.isnan()
+        valid[:, self.numbers :] = False
+        count = valid.sum(0).clamp(min=1)
+        mean = values.where(valid, 0.0).sum(0) / count
+        std = (values - mean).square().where(valid, 0.0).sum(0).div(count).sqrt()
+        return mean.float(), std.where(std > 0, 1.0).float()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

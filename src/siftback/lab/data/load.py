@@ -17,14 +17,17 @@ from siftback.errors import ConfigError
 from siftback.lab.data import texts
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.data_set import (
+    KINDS,
     SUBSET_SEED,
     TEST_SHARE,
     DataSet,
     ImageData,
+    TextData,
     add_test_split,
 )
 from siftback.lab.data.fonts import images_of_address, read_fonts
 from siftback.lab.data.images import read_arrays, read_folders, read_images
+from siftback.lab.data.rows import read_rows
 from siftback.lab.data.source import ADDRESSES, Address, Published, Splits, parse_address
 from siftback.lab.data.tables import open_address, open_published
 from siftback.lab.records.formatting import one_of
@@ -95,7 +98,8 @@ def load(
 
     Args:
         name: A name of ``NAMES``, or an address: ``imagefolder:PATH``, ``hf:NAME``,
-            ``npz:PATH``, ``text:PATH`` or ``fonts:N``, with options such as ``,size=32``.
+            ``npz:PATH``, ``text:PATH``, ``fonts:N`` or ``table:PATH``, with options such as
+            ``,size=32``.
         train_limit: Number of training examples to keep, as in ``limit``; all where None.
         validation: Number of them to hold out in place of the test set, as in ``hold_out``.
         flipped: Share of the labels left to train on that are made wrong, as in ``flip``.
@@ -104,15 +108,17 @@ def load(
 
     Raises:
         ConfigError: For an unknown name, a limit out of range, data that are missing or damaged, or
-            ``max_tokens`` of images.
+            ``max_tokens`` of what has none.
 
     >>> load("digits").train_inputs.shape
     torch.Size([1437, 1, 8, 8])
     """
     address = parse_address(name)
     data = read_address(address, max_tokens) if address else read_named(name, max_tokens)
-    if max_tokens is not None and data.kind == "images":
-        raise ConfigError(f"max_tokens={max_tokens} of {name}, which are images: leave it out")
+    if max_tokens is not None and not isinstance(data, TextData):
+        raise ConfigError(
+            f"max_tokens={max_tokens} of {name}, which holds {KINDS[data.kind]}: leave it out"
+        )
     check_labels(data)
     if train_limit is not None:
         data = limit(data, train_limit)
@@ -331,6 +337,8 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
     if address.kind == "text":
         length = max_tokens or texts.LENGTH
         return texts.read_windows(address, length, address.title, f"{address.cache}-{length}")
+    if address.kind == "table":
+        return read_rows(address)
     augmentation = address.augmentation  # refused before anything is read
     if address.kind == "fonts":
         return check_crop(read_fonts(address))

@@ -29,8 +29,9 @@ OPTIONS = {
     "npz": ("crop", "mirror"),
     "text": ("tokens", "vocabulary"),
     "fonts": ("hard", "copies", "seed", "crop"),
+    "table": ("label", "test", "drop"),
 }
-ADDRESSES = ("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH", "fonts:N")
+ADDRESSES = ("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH", "fonts:N", "table:PATH")
 
 LABEL = "label"  # the usual name of the column of labels
 CACHE_FORMAT = 3  # of what is kept, and of the way to it: another one has all computed again

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
-from siftback.lab.data.data_set import IGNORED, PAD, DataSet, ImageData, lengths_of
+from siftback.lab.data.data_set import (
+    IGNORED,
+    PAD,
+    DataSet,
+    ImageData,
+    TableData,
+    lengths_of,
+)
 
 Batch = tuple[Tensor, Tensor]
 
@@ -28,9 +35,11 @@ class BatchStream:
 
     Images stay uint8 on ``device`` as long as they can: rows are gathered and augmented as bytes,
     and turned into floats last, ``(image / 255 - mean) / std`` with the training images' own mean
-    and standard deviation per channel. Texts are padded to the longest of their batch; of each
-    `BUCKET` batches they come in the order of their lengths, by turns rising and falling, so that
-    batches next to each other hold texts of like length, and can be joined with little padding.
+    and standard deviation per channel. Numbers of rows are standardised likewise, by those of the
+    training rows, and are 0, the mean, where they are missing. Texts are padded to the longest of
+    their batch; of each `BUCKET` batches they come in the order of their lengths, by turns rising
+    and falling, so that batches next to each other hold texts of like length, and can be joined
+    with little padding.
 
     Args:
         data: The data set.
@@ -47,8 +56,9 @@ class BatchStream:
         examples: Number of training examples.
 
     Yields:
-        ``(inputs, labels)``: images float32 [B, C, H, W] or tokens int64 [B, T], and int64 [B], or
-        of language [B, T]; or ``(indices, (inputs, labels))``, the indices int64 [B].
+        ``(inputs, labels)``: images float32 [B, C, H, W], rows float32 [B, F] or tokens int64
+        [B, T], and int64 [B], or of language [B, T]; or ``(indices, (inputs, labels))``, the
+        indices int64 [B].
 
     Raises:
         ConfigError: For a batch size below 1 or above the number of examples.
@@ -194,6 +204,8 @@ def finisher(
     """Returns the last step to a batch of a data set, with its arguments as in `BatchStream`."""
     if isinstance(data, ImageData):
         return NormalisedImages(data, device, channels_last, augment or data.augmentation)
+    if isinstance(data, TableData):
+        return StandardisedRows(data, device)
     return trim_texts
 
 
@@ -227,3 +239,14 @@ class NormalisedImages:
             images = self._augment(images, generator, self._zero)
         floats = images.to(torch.float32, memory_format=self._layout)
         return floats.mul_(self._scale).add_(self._shift), labels
+
+
+class StandardisedRows:
+    """Scales the numbers of rows, ``(number - mean) / std``; a missing one becomes 0, the mean."""
+
+    def __init__(self, data: TableData, device: str | torch.device) -> None:
+        self._mean, self._std = data.mean.to(device), data.std.to(device)
+
+    def __call__(self, rows: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:
+        """Returns rows, float32[B, F], without missing numbers; and labels."""
+        return ((rows - self._mean) / self._std).nan_to_num(0.0), labels

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import parquet
+from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.source import IMAGE_OPTIONS, LABEL, Address, EncodedSet, Published, Splits
@@ -56,19 +57,39 @@ def read_examples(
     """
     splits: Splits = {}
     for split, table in tables.items():
-        cells = read_cells(table, label, VALUE if values else NUMBER, name)
-        if values and (unknown := {*cells} - {*values}):
-            raise ConfigError(
-                f"{name} has {min(unknown)!r} among the labels to {split} on, and not to "
-                "train on: name other splits by train= and test="
-            )
-        numbers = {value: number for number, value in enumerate(values)}
-        labels = np.asarray([numbers.get(cell, cell) for cell in cells]).astype(np.int64)
+        labels = read_labels(table, label, values, split, name)
         examples = (
             read_cells(table, inputs, TEXT, name) if is_text else read_encoded(table, inputs, name)
         )
-        splits[split] = examples, torch.from_numpy(labels)
+        splits[split] = examples, labels
     return splits
+
+
+def read_labels(
+    table: pa.Table, label: str, values: Sequence[Any], split: str, name: str
+) -> Tensor:
+    """Reads the labels of a split as numbers of classes: int64 [N].
+
+    Args:
+        table: N rows.
+        label: Name of the column of labels.
+        values: As of `read_examples`.
+        split: Name of the split in errors.
+        name: Name of the table in errors.
+
+    Raises:
+        ConfigError: If the column is missing or holds something else, or a label is that of no
+            class to train on.
+    """
+    cells = read_cells(table, label, VALUE if values else NUMBER, name)
+    if values and (unknown := {*cells} - {*values}):
+        raise ConfigError(
+            f"{name} has {min(unknown)!r} among the labels to {split} on, and not to "
+            "train on: name other splits by train= and test="
+        )
+    numbers = {value: number for number, value in enumerate(values)}
+    labels = np.asarray([numbers.get(cell, cell) for cell in cells]).astype(np.int64)
+    return torch.from_numpy(labels)
 
 
 def read_encoded(table: pa.Table, column: str, name: str) -> pa.ChunkedArray:

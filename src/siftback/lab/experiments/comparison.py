@@ -254,7 +254,8 @@ def prepare_data(plan: Plan) -> DataSet:
     for name in ("mixup", "cutout"):
         if (value := getattr(settings, name)) and data.kind != "images":
             raise ConfigError(
-                f"{name}={value} is of images, and {data.name} holds texts: leave it out"
+                f"{name}={value} is of images, and {data.name} holds {KINDS[data.kind]}: leave it "
+                "out"
             )
     if data.kind == "language" and "confidence" in kinds_of(settings.observe):
         raise ConfigError(
@@ -280,7 +281,7 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
     strategy, examples = find_strategy(run.strategy), len(data.train_labels)
     choice = strategy.choice(run.keep, settings)
     if data.kind not in strategy.kinds:
-        kinds = " and ".join(KINDS[kind] for kind in strategy.kinds)
+        kinds = " or ".join(KINDS[kind] for kind in strategy.kinds)
         raise ConfigError(
             f"{strategy.name} is a strategy for {kinds}, and {data.name} holds {KINDS[data.kind]}: "
             "leave it out"

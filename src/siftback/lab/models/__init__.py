@@ -1,8 +1,8 @@
 """Models to train, by name.
 
 Those of images take [B, C, H, W] from 8x8 on and give logits [B, K]; those of texts take tokens
-[B, T] and give logits [B, K], or [B, T, K] of each next token. A name is one of ``MODELS``, or of a
-family whose names carry numbers: ``wrn-28-10``.
+[B, T] and give logits [B, K], or [B, T, K] of each next token; those of rows take [B, F] and give
+logits [B, K]. A name is one of ``MODELS``, or of a family whose names carry numbers: ``wrn-28-10``.
 """
 
 import re
@@ -127,6 +127,13 @@ MODELS: dict[str, Architecture] = {
         "four blocks of causal attention, for the next token; width: a token's",
         "language",
         TrainingDefaults("adamw", 3e-3, 0.01, 32),
+    ),
+    "tabular-mlp": Architecture(
+        Mlp,
+        256,
+        "two hidden layers on the columns of a table; width: their units",
+        "rows",
+        TrainingDefaults("adamw", 3e-3, 0.01, 64),
     ),
 }
 

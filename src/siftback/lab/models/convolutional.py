@@ -89,13 +89,13 @@ def pool_early(inputs: int, outputs: int, norm: str) -> Layers:
 
 
 class Mlp(nn.Sequential):
-    """Two hidden layers of w units with ReLU, on all pixels at once.
+    """Two hidden layers of w units with ReLU, on all pixels at once, or on a row of numbers.
 
     Args:
-        spec: Its width is w; its size is the only one that the images may have.
+        spec: Its width is w; its size is the only one that the images may have, 1x1 for rows.
 
     Shape:
-        float [B, channels, H, W] to float [B, classes].
+        float [B, channels, H, W] or [B, channels] to float [B, classes].
     """
 
     def __init__(self, spec: ModelSpec) -> None:

@@ -17,7 +17,7 @@ class ModelSpec(NamedTuple):
     Attributes:
         width: The model's measure of width, which its class defines.
         classes: Number of logits.
-        channels: Channels of the images, of a model of images.
+        channels: Channels of the images, of a model of images; of others the inputs of an example.
         norm: ``"batch"`` or ``"group"``; ``mlp``, ``vit`` and models of texts have neither.
         size: Height and width of the images; only `Mlp` depends on them.
         vocabulary: Number of tokens, of a model of texts.

@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from siftback.lab import models
-from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.data_set import DataSet, TextData
 from siftback.lab.data.load import load
 from siftback.lab.forward import training_device
 from siftback.lab.length import BACKWARD, FORWARD, Length
@@ -28,10 +28,10 @@ def batch_work(settings: Settings, data: DataSet) -> float:
     sizes = data.model_sizes
     with torch.device("meta"):
         model = models.build(settings.model, width=settings.width, norm=settings.norm, **sizes)
-        if data.kind == "images":
-            example = torch.empty(1, sizes["channels"], *sizes["size"])
-        else:
-            example = torch.ones(1, sizes["length"], dtype=torch.long)
+        is_text = isinstance(data, TextData)
+        example = torch.ones(
+            1, *data.train_inputs.shape[1:], dtype=torch.long if is_text else torch.float32
+        )
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(example)
     return float(counter.get_total_flops()) * settings.batch_size

@@ -25,7 +25,7 @@ from siftback import (
     Stats,
 )
 from siftback.lab.data.augment import mix
-from siftback.lab.data.data_set import KINDS, DataSet, ImageData, Kind
+from siftback.lab.data.data_set import KINDS, DataSet, ImageData, Kind, TextData
 from siftback.lab.data.stream import PADDING, Batch, BatchStream
 from siftback.lab.forward import autocast_of, example_losses, mean_loss
 from siftback.lab.length import BACKWARD, FORWARD, Length, PhaseClock, Spent
@@ -347,7 +347,7 @@ class LoaderBatches(TrainingBatches):
         super().__init__(job)
         settings = job.settings
         self.exact = fresh_scorer(settings)
-        images = isinstance(job.data, ImageData)
+        padding = PADDING if isinstance(job.data, TextData) else None
         choice = self.selection()
         memory = choice.get("memory")
         if not memory or memory.needs_passes:
@@ -357,7 +357,7 @@ class LoaderBatches(TrainingBatches):
             losses=self._scored_losses,
             epochs=settings.epochs,
             # All batches are full, and examples that fill none are carried to the next epoch.
-            pool=Pool(settings.batch_size, drop_last="carry", pad=None if images else PADDING),
+            pool=Pool(settings.batch_size, drop_last="carry", pad=padding),
             seed=job.run.seed,
             shorter_epochs=memory is not None,  # whose cost is compared at equal backward passes
             **choice,

@@ -45,7 +45,7 @@ _TOKENS = IdealCost(offered=3, note="less h(2 - 3s) for a head's share h")
 _OF_MEMORY, _AT_ONCE = Share(0.15), Epochs(0)
 
 _IMAGES: tuple[Kind, ...] = ("images",)
-_LABELLED: tuple[Kind, ...] = ("images", "texts")
+_LABELLED: tuple[Kind, ...] = ("images", "texts", "rows")
 _LANGUAGE: tuple[Kind, ...] = ("language",)
 
 

@@ -126,6 +126,7 @@ def read_cases(folder: Path = FORECAST, pays: Path = PAYS) -> list[Case]:
             title, data = f"{experiment.title}, {budget:g} epochs", experiment.runs.data.iloc[0]
             warmed = read_warm_up(path)
             fits = data in FITTED and budget <= MOST_EPOCHS and not overfits(experiment)
+            fits = fits and not method.ratio.flat
             cases.append(Case(title, data, budget, *warmed, method.ratio, fits))
     return cases
 
@@ -211,6 +212,8 @@ def told(case: Case, cases: Sequence[Case]) -> Told:
 def rows_of(cases: Sequence[Case]) -> Iterator[Goal]:
     """Yields the ratio of what was measured to the forecast of each case, and typical ones."""
     for case in cases:
+        if case.ratio.flat:
+            continue
         forecast, goal = told(case, cases), "within the interval" if case.is_fitted else ""
         setting = f"{case.title}{'' if case.is_fitted else ', not fitted'}"
         error, is_met = math.exp(forecast.error), forecast.is_within if goal else None
@@ -236,7 +239,7 @@ def table_of(cases: Sequence[Case]) -> str:
                 "model, data and budget": case.title,
                 "effective share": f"{case.share:.2f}",
                 "forecast": f"{forecast.ratio:.2f} ({low:.2f} to {high:.2f})",
-                "measured": f"{measured.ratio} ({measured.low} to {measured.high})",
+                "measured": "flat" if measured.flat else f"{measured} ({measured.interval})",
                 "fitted": "yes" if case.is_fitted else "no",
             }
         )

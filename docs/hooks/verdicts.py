@@ -8,6 +8,7 @@ from pathlib import Path
 from siftback.lab.figures.noise import NoisyEnd, noisy_ends
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.frame import OUTCOMES
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.results_page import comparisons_of, main_verdicts, without_tables
 from siftback.lab.report.verdict import Verdict, difference_of, verdicts
@@ -15,8 +16,6 @@ from siftback.lab.report.verdict import Verdict, difference_of, verdicts
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = "results.md"
 DEFAULT = "sb-memory-ratio"  # `Memory()` without its tail, as the laboratory calls it
-
-_WORDS = {"paid": "paid", "level": "level", "lost": "worse"}
 
 
 def tables(names: Sequence[str]) -> str:
@@ -53,9 +52,9 @@ def in_brief(names: Sequence[str]) -> str:
     for name in names:
         main = [one for one in _main() if one.strategy == name]
         found = []
-        for outcome, word in _WORDS.items():
+        for outcome in OUTCOMES:
             if sets := [f"{one.data} ({_mean(one)})" for one in main if one.outcome == outcome]:
-                found.append(f"{word} on {', '.join(sets)}")
+                found.append(f"{outcome} on {', '.join(sets)}")
         if rows := _middle(_ratios([name])):
             worth = [f"{row['budget ratio']} on {row['trained']}" for row in rows]
             found.append(f"budget ratio {', '.join(worth)}")
@@ -78,7 +77,7 @@ def _mean(verdict: Verdict) -> str:
 
 
 def _brief(verdict: Verdict) -> str:
-    return f"{difference_of(verdict)}, {_WORDS[verdict.outcome]}"
+    return f"{difference_of(verdict)}, {verdict.outcome}"
 
 
 def _differences(names: Sequence[str]) -> list[dict[str, str]]:
@@ -99,8 +98,8 @@ def _ratios(names: Sequence[str]) -> list[dict[str, str]]:
             "strategy and share": f"`{one.label}`",
             "trained": one.experiment.title,
             "epochs": f"{one.budget:g}",
-            "budget ratio": str(one.ratio.ratio),
-            "95 % interval": one.interval,
+            "budget ratio": one.words,
+            "95 % interval": one.ratio.interval,
         }
         for one in _method_ratios()
         if _is_of(one.label, names)
@@ -140,7 +139,7 @@ def _comparisons() -> Sequence[Comparison]:
 def _main() -> Sequence[Verdict]:
     """Those of the page of results."""
     judged = verdicts(without_tables(_comparisons()))
-    return main_verdicts([one for one in judged if one.outcome != "undecided"])
+    return main_verdicts([one for one in judged if one.compared])
 
 
 @functools.cache

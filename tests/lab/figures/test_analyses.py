@@ -507,7 +507,9 @@ def test_budget_matched_difference_with_its_interval(made):
     assert sb.low == [pytest.approx(-2 - 4.30265 / math.sqrt(3), abs=1e-4)]
     assert sb.high == [pytest.approx(-2 + 4.30265 / math.sqrt(3), abs=1e-4)]
     assert (found["random 0.5"].y, found["random 0.5"].low) == ([1], None)
-    assert "1 of 1 paid and 0 did worse" in figure.sentence, "as verdicts have it"
+    assert "same budget 1 likely better; the lowest, sb 0.5," in figure.sentence, (
+        "as verdicts have it"
+    )
 
 
 def test_a_changed_record_changes_what_is_seen(made):

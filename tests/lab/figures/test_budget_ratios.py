@@ -15,10 +15,12 @@ from siftback.lab.figures.budget_ratios import (
     Bounded,
     budget_for,
     budget_ratio,
+    is_flat,
 )
 from siftback.lab.figures.figure import Missing
 from siftback.lab.figures.writing import write_analysis
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import NOT_REACHED
 
 BUDGETS = [1.0, 2.0, 4.0, 8.0, 16.0]
 
@@ -101,6 +103,56 @@ def test_the_interval_is_that_of_every_draw_of_the_seeds(count):
     assert found.low.rank in every
     assert found.high.rank in every
     assert found.low.rank <= found.ratio.rank <= found.high.rank
+
+
+@pytest.mark.parametrize(
+    ("budget", "needed", "flat"),
+    [
+        (8, 4, True),  # 4 and 8 differ by 0.5, and the seeds by 0.7
+        (8, 5, True),  # only 8 is from 5 to 8, and 5 lies between 4 and 8
+        (16, 16, True),  # the largest, beside the one before
+        (4, 16, True),
+        (4, 1.5, False),  # 2 is far above 4
+        (1, 1, False),  # the least, beside the one after
+        (3, 3.5, False),  # of no budget on the curve those around it
+        (2, 2, False),  # as long as Traditional, on a steep part: the ratio is 1
+    ],
+)
+def test_flat_is_a_curve_whose_errors_at_the_budgets_compared_lie_within_the_spread(
+    budget, needed, flat
+):
+    means = dict(zip(BUDGETS, [30.0, 20.0, 10.0, 9.5, 9.75], strict=True))
+    curve = {at: [mean - 0.5, mean + 0.5] for at, mean in means.items()}  # s is 0.71
+    assert is_flat(curve, budget, needed) == flat
+    assert not is_flat({at: [mean] for at, mean in means.items()}, budget, needed)
+
+
+def test_a_flat_ratio_is_no_number_anywhere(tmp_path):
+    """Traditional is done at a budget of 4, and the method is as good, or clearly worse."""
+    comparisons = []
+    for budget, mean in zip(BUDGETS, [30.0, 20.0, 10.0, 9.9, 9.95], strict=True):
+        plain = {seed: mean + spread for seed, spread in enumerate((-0.5, 0.0, 0.5))}
+        ends = {"traditional": plain}
+        if budget in (4, 8):
+            ends["sb-memory"] = {seed: end + 0.01 * seed - 0.02 for seed, end in plain.items()}
+            ends["sb"] = {seed: end + 0.3 + 0.01 * seed for seed, end in plain.items()}
+            ends["sb-memory-default"] = ends["sb"]
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
+    made = ANALYSES["pays"](comparisons)
+    cells = {(row[1], row[2]): (row[5], row[6], row[7]) for row in made.rows}
+    assert cells["sb-memory 0.5", "8"] == (None, "flat: undecided", NOT_REACHED)
+    assert cells["sb 0.5", "8"] == (None, "flat: worse", NOT_REACHED)
+    assert "sb 0.5 0.98 (4 epochs), flat: worse (8 epochs)" in made.sentences[0]
+    assert "above 1 with their whole interval, and 4 are flat. Trad" in made.sentences[0]
+    assert not any(
+        "reaches" in sentence and "of 2 cases" in sentence for sentence in made.sentences
+    )
+    worst = ANALYSES["worst"](comparisons)
+    assert [[row[1], row[3], row[5]] for row in worst.rows] == [
+        ["4", "0.98", "yes"],
+        ["8", "flat: worse", None],
+    ]
+    assert worst.sentences == ["1 of 1 ratios of sb-memory-default 0.5 are 0.97 or more."]
 
 
 def test_many_seeds_are_drawn_the_same_way_each_time():
@@ -212,7 +264,7 @@ def test_it_says_where_a_method_of_several_budgets_reaches_one_and_a_half(tmp_pa
         "rs2 0.5 1.01 (2 epochs), 1.01 (4 epochs). In all 0 of 6 ratios"  # of one seed: no interval
     )
     assert reached == [
-        "sb-memory 0.5 reaches 1.5 times the budget in 2 of 2 cases: "
+        "sb-memory 0.5 reaches 1.5 times the budget in 2 of 2 cases, 0 with the whole interval: "
         "cnn-4 on digits (2, 4 epochs).",
         "rs2 0.5 reaches 1.5 times the budget in 0 of 2 cases.",
     ]

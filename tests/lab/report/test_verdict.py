@@ -1,14 +1,22 @@
 """Whether selection paid, in words: every number from the runs."""
 
 import json
-import math
+import random
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.frame import OUTCOMES, interval, judge, p_value
 from siftback.lab.report.numbers import numbers
-from siftback.lab.report.verdict import headline, named, probability_of_paying, verdicts
+from siftback.lab.report.page import render_page
+from siftback.lab.report.results_page import comparisons_of, write_page
+from siftback.lab.report.verdict import FALSE_DISCOVERIES, headline, named, remaining, verdicts
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -26,7 +34,7 @@ def test_differences_are_those_of_equal_seeds(filled):
     sb, by_chance = verdicts([filled])
     assert (sb.label, sb.baseline, sb.seeds) == ("sb 0.5", "matched to sb 0.5", 3)
     assert sb.differences == [-1.0, -1.5, -2.0]
-    assert (sb.outcome, by_chance.outcome) == ("paid", "level")  # -1, +1 and +3
+    assert (sb.outcome, by_chance.outcome) == ("paid", "undecided")  # -1, +1 and +3
     assert by_chance.differences == [-1.0, 1.0, 3.0]
 
 
@@ -46,19 +54,20 @@ def test_the_sentence_has_baseline_seeds_interval_and_time(filled):
 def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):
     sb, by_chance = verdicts([filled])
     assert sb.sentence == (
-        "sb 0.5 paid: test error 1.50 ± 0.50 points lower than Traditional's at the same cost. "
-        "Beside Traditional's full training it is 1.50 ± 0.50 points higher, at 0.50 of its cost."
+        "sb 0.5 paid: test error 1.50 ± 0.50 points lower than Traditional's at the same cost, "
+        "over 3 seeds (95% interval -2.74 to -0.26). Beside Traditional's full training it is "
+        "1.50 ± 0.50 points higher (worse), at 0.50 of its cost."
     )
     assert by_chance.sentence.startswith(
-        "random 0.25 made no difference within the seeds' spread: test error 1.00 ± 2.00 points "
-        "higher than Traditional's at the same cost."
+        "random 0.25 is undecided: test error 1.00 ± 2.00 points higher than Traditional's at the "
+        "same cost, over 3 seeds (95% interval -3.97 to +5.97, which takes in zero). "
     )
     for seed, error in enumerate((10.5, 10.0, 12.5)):  # Traditional's: 10, 11 and 12
         add_run("rs2", seed, [(12, 2, 120, error)], keep=0.6)
     (rs2,) = [one for one in verdicts([filled]) if one.strategy == "rs2"]
     assert rs2.sentence == (
-        "rs2 0.6 is undecided, as there is no run of the same budget. It has the error of "
-        "Traditional's full training (0.00 ± 0.87 points higher) at 0.60 of its cost."
+        "rs2 0.6 is undecided, as there is no run of the same budget. Beside Traditional's full "
+        "training it is 0.00 ± 0.87 points higher (undecided), at 0.60 of its cost."
     )
 
 
@@ -82,15 +91,13 @@ def test_an_interval_around_zero_is_said(filled):
 def test_the_headline_counts(filled):
     told = headline(verdicts([filled]))
     assert told.startswith(
-        "1 of 2 selective configurations paid at the same budget, 1 made no difference within the "
-        "seeds' spread, 0 did worse, and 0 are undecided. Clearest is sb 0.5 in abacus: a test "
-        "error 1.50 ± 0.50 points lower than that of Traditional"
+        "Of 2 selective configurations beside Traditional at the same budget: 1 paid, 1 undecided. "
+        "Clearest is sb 0.5 in abacus: a test error 1.50 ± 0.50 points lower than that of "
+        "Traditional"
     )
-    assert told.endswith("about 11% would count as paid by chance alone.")
-    assert "0.2 of" not in told
-    many = headline(verdicts([filled]) * 5)
-    assert many.endswith(
-        "about 1.1 of the 10 that are decided would count as paid by chance alone."
+    assert told.endswith(
+        "With the false-discovery rate over all 2 intervals held at 5% (Benjamini and Hochberg "
+        "1995), 0 of those that paid and 0 of those that are worse remain."
     )
     assert headline([]) == "No selective strategy was run, so there is nothing to judge."
 
@@ -100,9 +107,9 @@ def test_seeds_that_happen_to_be_alike_give_no_interval(comparison, add_run):
         add_run("traditional", seed, [(20, 2, 200, 10 + seed)])
         add_run("sb", seed, [(20, 2, 200, 9 + seed)], keep=0.5)
     (sb,) = verdicts([comparison])
-    assert (sb.outcome, sb.interval) == ("paid", None)
+    assert (sb.outcome, sb.interval) == ("undecided", None)
     assert "over 2 seeds that happen to be alike, which gives no interval" in sb.evidence
-    assert "no 95% interval lies wholly below zero" in headline([sb])
+    assert headline([sb]).endswith("same budget: 1 undecided.")
 
 
 def test_one_seed_and_no_baseline_are_undecided(comparison, add_run):
@@ -112,7 +119,8 @@ def test_one_seed_and_no_baseline_are_undecided(comparison, add_run):
     found = verdicts([comparison])
     assert [one.outcome for one in found] == ["undecided"] * 2
     assert [one.interval for one in found] == [None] * 2
-    assert "0 of 2" in headline(found)
+    told = "Undecided, without a run of the same budget or a second seed: 2."
+    assert headline(found) == told
 
 
 def test_seconds_of_two_machines_are_not_compared(filled):
@@ -125,13 +133,88 @@ def test_seconds_of_two_machines_are_not_compared(filled):
     assert "times the seconds" not in sb.evidence
 
 
-def test_probability_of_paying_is_that_of_drawn_differences():
-    draw = np.random.default_rng(0)
-    times = 100_000
-    for seeds in (2, 3, 4):
-        differences = draw.normal(size=(times, seeds))
-        share = (differences.mean(1) < -differences.std(1, ddof=1)).mean()
-        assert probability_of_paying(seeds) == pytest.approx(share, abs=4 * math.sqrt(0.25 / times))
+DIFFERENCES = {
+    "paid": [-1.0, -1.1, -0.9],
+    "likely better": [-1.0, -2.0, -3.0],
+    "undecided": [-1.0, 1.0, 0.5],
+    "likely worse": [1.0, 2.0, 3.0],
+    "worse": [1.0, 1.1, 0.9],
+}
+
+
+def test_every_page_shows_the_word_of_the_same_rule(comparison, add_run, tmp_path):
+    names = dict(zip(DIFFERENCES, ("sb", "rs2", "random", "ucb", "seta"), strict=True))
+    for seed in range(3):
+        add_run("traditional", seed, [(20, 2, 200, 10 + seed)])
+        for outcome, name in names.items():
+            end = 10 + seed + DIFFERENCES[outcome][seed]
+            add_run(name, seed, [(20, 2, 200, end)], keep=0.5)
+    found = verdicts([comparison])
+    assert tuple(verdict.outcome for verdict in found) == OUTCOMES == tuple(DIFFERENCES)
+    assert {verdict.outcome: verdict.strategy for verdict in found} == names
+    write_page(comparison.folder.parent, tmp_path / "results.md")
+    results = (tmp_path / "results.md").read_text(encoding="utf-8").replace("**", "")
+    figure = ANALYSES["budget"]([comparison])
+    report = render_page([comparison], [], [figure], {})
+    counts = "1 paid, 1 likely better, 1 undecided, 1 likely worse, 1 worse"
+    for text in (headline(found), results, report, figure.sentence):
+        assert counts in text
+    for verdict, number in zip(found, numbers(comparison)["verdicts"], strict=True):
+        assert number["outcome"] == verdict.outcome
+        assert f"± {verdict.difference.spread:.2f}, {verdict.outcome} |" in results
+        assert f'<span class="verdict {verdict.outcome}">{verdict.outcome}</span>' in report
+        assert verdict.sentence.startswith(
+            f"{verdict.label} {'' if verdict.outcome == 'paid' else 'is '}{verdict.outcome}: "
+        )
+
+
+def test_of_the_records_only_what_is_clear_of_zero_paid_or_is_worse():
+    found = verdicts(comparisons_of(ROOT / "results")[0])
+    assert {verdict.outcome for verdict in found} == set(OUTCOMES)
+    for verdict in found:
+        low, high = verdict.interval or (-1.0, 1.0)
+        assert (verdict.outcome == "paid") == (high < 0)
+        assert (verdict.outcome == "worse") == (low > 0)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_without_any_effect_as_many_are_called_each_as_the_intervals_say(seeds):
+    draw = np.random.default_rng(seeds)
+    times = 4000
+    outcomes = [judge(list(draw.normal(size=seeds))) for _ in range(times)]
+    chances = {"paid": 0.025, "worse": 0.025, "likely better": 0.075, "likely worse": 0.075}
+    for outcome, chance in chances.items():
+        spread = (chance * (1 - chance) / times) ** 0.5
+        assert outcomes.count(outcome) / times == pytest.approx(chance, abs=4 * spread)
+
+
+def test_a_p_value_is_where_an_interval_ends_at_zero():
+    for differences in DIFFERENCES.values():
+        chance = p_value(differences)
+        mean, low, high = interval(differences, 1 - chance)
+        assert min(abs(low), abs(high)) == pytest.approx(0, abs=1e-9 * abs(mean))
+
+
+def slow_remaining(values, rate):
+    """Benjamini and Hochberg 1995, one value at a time: which are rejected."""
+    ranked = sorted(values)
+    bound = -1.0
+    for k in range(1, len(ranked) + 1):
+        if ranked[k - 1] <= rate * k / len(ranked):
+            bound = ranked[k - 1]
+    return [value <= bound for value in values]
+
+
+def test_what_remains_is_what_the_paper_s_procedure_rejects(filled):
+    chance = random.Random(0)
+    (pattern, *_) = verdicts([filled])
+    for count in (1, 4, 40):
+        drawn = [[chance.gauss(row % 2, 0.4) for _ in range(5)] for row in range(count)]
+        found = [replace(pattern, differences=differences) for differences in drawn]
+        expected = slow_remaining([p_value(each) for each in drawn], FALSE_DISCOVERIES)
+        held = remaining([*found, replace(pattern, differences=[-1.0])])  # that is no test
+        assert held == [each for each, is_held in zip(found, expected, strict=True) if is_held]
+    assert 0 < sum(expected) < 40
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):

@@ -1,5 +1,6 @@
 """Whether selection paid: our own analyses of cost, and of error at the same budget."""
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from siftback.lab.records.frame import (
     paired_differences,
     read_runs,
     same_budget,
+    tally,
 )
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
@@ -37,6 +39,7 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             point = Series(run.label, [run.label], mean, group=run.family)
             if len(differences) > 1:
                 over_seeds[run.label] = differences
+            if not math.isnan(low[0]):
                 point = replace(point, low=low, high=high)
             series.append(point)
         if series:
@@ -47,17 +50,16 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: Metric) -> str:
-    outcomes = list(map(judge, differences.values()))
+    counts = tally(map(judge, differences.values()))
     ends = [(label, *interval(values), len(values)) for label, values in differences.items()]
     best = min(ends, key=lambda end: end[1], default=None)
-    paid, lost = outcomes.count("paid"), outcomes.count("lost")
     if best is None:
         return f"{heading}: one seed each, which has no spread."
     digits, (label, mean, low, high, seeds) = metric.digits, best
+    within = "none" if math.isnan(low) else f"{low:+.{digits}f} to {high:+.{digits}f}"
     return (
-        f"{heading}: beside Traditional of the same budget {paid} of {len(ends)} paid and {lost} "
-        f"did worse; the best, {label}, is at {mean:+.{digits}f} {metric.points} (95 % interval "
-        f"{low:+.{digits}f} to {high:+.{digits}f}, {seeds} seeds)."
+        f"{heading}: beside Traditional of the same budget {counts}; the lowest, {label}, is at "
+        f"{mean:+.{digits}f} {metric.points} (95 % interval {within}, {seeds} seeds)."
     )
 
 

@@ -9,15 +9,17 @@ in one unit, that of the budget: ``R = b_T(e) / b``, where a method of budget b 
 import math
 import random
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Literal
 
 from siftback.errors import ConfigError
+from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.frame import CONFIDENCE
 
 LEAST_POINTS = 5
-CONFIDENCE = 0.95
 RESAMPLES = 4000
 
 Side = Literal["below", "at", "above"]
@@ -54,6 +56,10 @@ class Bounded:
         """
         return self.side != "below" and self.value > number
 
+    def reaches(self, number: float) -> bool:
+        """Whether it is a number for sure, or more."""
+        return self.side != "below" and self.value >= number
+
     def __str__(self) -> str:
         sign = {"below": "< ", "at": "", "above": "> "}[self.side]
         return f"{sign}{self.value:.2f}"
@@ -68,12 +74,28 @@ class BudgetRatio:
         low: The lower end of the interval; None for a single seed.
         high: The upper end.
         seeds: How many seeds both have.
+        flat: Whether Traditional's own errors at the budgets compared lie within the spread of its
+            seeds, as `is_flat` says. Then the ratio is noise, and not shown.
     """
 
     ratio: Bounded
     low: Bounded | None
     high: Bounded | None
     seeds: int
+    flat: bool = False
+
+    def exceeds(self, number: float) -> bool:
+        """Whether its whole interval is above a number."""
+        return not self.flat and self.low is not None and self.low.exceeds(number)
+
+    @property
+    def interval(self) -> str:
+        """The ends of its interval in words; a dash for a single seed and a flat curve."""
+        known = self.low is not None and not self.flat
+        return f"{self.low} to {self.high}" if known else NOT_REACHED
+
+    def __str__(self) -> str:
+        return "flat" if self.flat else str(self.ratio)
 
 
 def budget_for(budgets: Sequence[float], values: Sequence[float], end: float) -> Bounded:
@@ -117,6 +139,37 @@ def budget_for(budgets: Sequence[float], values: Sequence[float], end: float) ->
     return Bounded(math.exp(low + share * (high - low)))
 
 
+def is_flat(curve: Mapping[float, Sequence[float]], budget: float, needed: float) -> bool:
+    """Whether Traditional's errors at the budgets compared lie within the spread of its seeds.
+
+    The budgets compared are those that were measured from the method's to the one that Traditional
+    needs for its error; where that is fewer than two, the two between which the needed one lies.
+    Where the mean errors there differ by no more than the standard deviation over the seeds, as
+    root mean square over these budgets, the curve says nothing of what a budget buys.
+
+    Args:
+        curve: Traditional's errors at each budget, one per seed. Of a single seed no spread is
+            known, and nothing is flat.
+        budget: The method's.
+        needed: That of Traditional for the same error.
+
+    >>> curve = {1: [20, 22], 2: [9, 11], 4: [10.5, 9], 8: [10, 9]}
+    >>> is_flat(curve, 2, needed=8), is_flat(curve, 2, needed=1.5), is_flat(curve, 8, needed=1.5)
+    (True, False, True)
+    """
+    budgets, (low, high) = sorted(curve), sorted((budget, needed))
+    compared = [measured for measured in budgets if low <= measured <= high]
+    if len(compared) < 2:
+        above = min(max(bisect_left(budgets, needed), 1), len(budgets) - 1)
+        compared = budgets[above - 1 : above + 1]
+    ends = [curve[measured] for measured in compared]
+    if len(ends[0]) < 2:
+        return False
+    means = [statistics.fmean(by_seed) for by_seed in ends]
+    spread = math.sqrt(statistics.fmean(statistics.variance(by_seed) for by_seed in ends))
+    return max(means) - min(means) <= spread
+
+
 def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> BudgetRatio:
     """The budget ratio of a method, with a bootstrap interval over the seeds.
 
@@ -153,11 +206,13 @@ def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> Budg
     middle = ratio(seeds)
     if len(seeds) == 1:
         return BudgetRatio(middle, None, None, 1)
+    errors = {at: [by_seed[seed] for seed in seeds] for at, by_seed in curve.items()}
+    flat = is_flat(errors, budget, middle.value * budget)
     ratios = sorted((ratio(drawn) for drawn in _resamples(seeds)), key=lambda bound: bound.rank)
     tail = (1 - CONFIDENCE) / 2
     low = ratios[math.floor(tail * (len(ratios) - 1))]
     high = ratios[math.ceil((1 - tail) * (len(ratios) - 1))]
-    return BudgetRatio(middle, low, high, len(seeds))
+    return BudgetRatio(middle, low, high, len(seeds), flat)
 
 
 def _resamples(seeds: Sequence[int]) -> list[tuple[int, ...]]:

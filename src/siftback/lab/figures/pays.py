@@ -19,7 +19,7 @@ from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import argument, group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import read_runs
+from siftback.lab.records.frame import judge, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
 
 GOAL = 1.5
@@ -78,20 +78,18 @@ class MethodRatio(NamedTuple):
     ratio: BudgetRatio
 
     @property
-    def interval(self) -> str:
-        """The ends of its interval in words; a dash for a single seed."""
-        low, high = self.ratio.low, self.ratio.high
-        return "–" if low is None else f"{low} to {high}"  # noqa: RUF001
+    def words(self) -> str:
+        """The ratio; on a flat curve the verdict on the errors at the budget in its place."""
+        if not self.ratio.flat:
+            return str(self.ratio)
+        plain = self.experiment.curve.get(self.budget, {})
+        ends = self.experiment.ends[self.label][self.budget]
+        outcome = judge([end - plain[seed] for seed, end in ends.items() if seed in plain])
+        return f"flat: {outcome}"
 
-    @property
-    def is_no_worse(self) -> bool:
-        """Whether the ratio is `LEAST` or more."""
-        return self.ratio.ratio.side != "below" and self.ratio.ratio.value >= LEAST
-
-    @property
-    def reaches(self) -> bool:
-        """Whether it is the goal or more."""
-        return self.ratio.ratio.side != "below" and self.ratio.ratio.value >= GOAL
+    def reaches(self, number: float) -> bool:
+        """Whether the ratio is a number or more."""
+        return not self.ratio.flat and self.ratio.ratio.reaches(number)
 
 
 def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
@@ -125,8 +123,9 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         row = [
             *(method.experiment.title, method.label, f"{method.budget:g}"),
             *(str(method.ratio.seeds), metric.written(method.end)),
-            *(str(Bounded(ratio.value * method.budget, ratio.side)), str(ratio)),
-            *(method.interval, f"{method.epochs:.2f}"),
+            None if method.ratio.flat else str(Bounded(ratio.value * method.budget, ratio.side)),
+            method.words,
+            *(method.ratio.interval, f"{method.epochs:.2f}"),
         ]
         yield Finding(rows=[row])
     for _, group in groupby(methods, lambda method: method.experiment.title):
@@ -142,41 +141,39 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """The budget ratios of the default strategy, the lowest first."""
-    cases = default_ratios(comparisons)
-    worse = [case for case in cases if not case.is_no_worse]
-    if cases:
-        names = ", ".join(f"{case.experiment.title} at {case.budget:g}" for case in worse)
-        yield Finding(
-            f"{len(cases) - len(worse)} of {len(cases)} ratios of {cases[0].label} are {LEAST:g} "
-            f"or more" + (f"; not those of {names}." if worse else ".")
-        )
-    for case in cases:
-        verdict = "yes" if case.is_no_worse else "**no**"
-        where = case.experiment.title, f"{case.budget:g}", str(case.ratio.seeds)
-        yield Finding(rows=[[*where, str(case.ratio.ratio), case.interval, verdict]])
-
-
-def default_ratios(comparisons: Sequence[Comparison]) -> list[MethodRatio]:
-    """Returns the ratios of the default strategy in all experiments, the lowest first."""
+    """The budget ratios of the default strategy, the lowest first and those of flat curves last."""
     cases = []
     for case in method_ratios(experiments(comparisons)):
         runs = case.experiment.runs
         if (runs.strategy[runs.label == case.label] == DEFAULT).all():
             cases.append(case)
-    return sorted(cases, key=lambda case: case.ratio.ratio.rank)
+    cases.sort(key=lambda case: (case.ratio.flat, case.ratio.ratio.rank))
+    known = [case for case in cases if not case.ratio.flat]
+    worse = [case for case in known if not case.reaches(LEAST)]
+    if known:
+        names = ", ".join(f"{case.experiment.title} at {case.budget:g}" for case in worse)
+        yield Finding(
+            f"{len(known) - len(worse)} of {len(known)} ratios of {known[0].label} are {LEAST:g} "
+            f"or more" + (f"; not those of {names}." if worse else ".")
+        )
+    for case in cases:
+        enough = "yes" if case.reaches(LEAST) else "**no**"
+        where = case.experiment.title, f"{case.budget:g}", str(case.ratio.seeds)
+        row = [*where, case.words, case.ratio.interval, None if case.ratio.flat else enough]
+        yield Finding(rows=[row])
 
 
 def ratios_by_end(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Each method's budget ratios over Traditional's end at the same budget: what is left to learn.
 
     A panel for each method that was measured at several budgets of several experiments, and each
-    metric. Where a ratio is only known to be above or below a number, it is that number.
+    metric, without those of flat curves. Where a ratio is only known to be above or below a number,
+    it is that number.
     """
     cases = [
         case
         for case in method_ratios(experiments(comparisons))
-        if case.budget in case.experiment.curve
+        if case.budget in case.experiment.curve and not case.ratio.flat
     ]
     titles: dict[tuple[str, str], dict[str, list[MethodRatio]]] = {}
     for case in cases:
@@ -307,30 +304,35 @@ def _ratio_sentence(ratios: Sequence[MethodRatio]) -> str:
     listing = "; ".join(
         f"{label} "
         + ", ".join(
-            f"{method.ratio.ratio} ({method.budget:g} epochs)"
+            f"{method.words} ({method.budget:g} epochs)"
             for method in ratios
             if method.label == label
         )
         for label, count in methods.items()
         if count == max(methods.values())
     )
-    above = sum(method.ratio.low is not None and method.ratio.low.exceeds(1) for method in ratios)
+    above = sum(method.ratio.exceeds(1) for method in ratios)
+    flat = sum(method.ratio.flat for method in ratios)
     means = {budget: fmean(ends.values()) for budget, ends in experiment.curve.items()}
     lowest = min(means, key=means.__getitem__)
     end = f" Traditional ends lowest at {lowest:g} epochs." if lowest < max(means) else ""
     return (
         f"{experiment.title}: {listing}. In all {above} of {len(ratios)} ratios are above 1 with "
-        f"their whole interval.{end}"
+        f"their whole interval{f', and {flat} are flat' if flat else ''}.{end}"
     )
 
 
 def _goal_sentences(ratios: Sequence[MethodRatio]) -> Iterator[str]:
     """Yields where each method, at several budgets of an experiment, reaches the goal."""
-    columns = ["label", "title", "budget", "reaches"]
+    columns = ["label", "title", "budget", "reaches", "exceeds"]
     table = pd.DataFrame(
         [
-            (method.label, method.experiment.title, f"{method.budget:g}", method.reaches)
+            (
+                *(method.label, method.experiment.title, f"{method.budget:g}"),
+                *(method.reaches(GOAL), method.ratio.exceeds(GOAL)),
+            )
             for method in ratios
+            if not method.ratio.flat
         ],
         columns=columns,
     )
@@ -338,6 +340,7 @@ def _goal_sentences(ratios: Sequence[MethodRatio]) -> Iterator[str]:
         if cases.title.value_counts().max() > 1:
             budgets = cases[cases.reaches].groupby("title", sort=False).budget.agg(", ".join)
             where = "; ".join(f"{title} ({listing} epochs)" for title, listing in budgets.items())
-            count = f"{cases.reaches.sum()} of {len(cases)} cases"
-            end = f"{count}: {where}" if where else count
+            end = f"{cases.reaches.sum()} of {len(cases)} cases"
+            if where:
+                end += f", {cases.exceeds.sum()} with the whole interval: {where}"
             yield f"{label} reaches {GOAL:g} times the budget in {end}."

@@ -6,12 +6,13 @@ Verdicts, speed-ups, tables and figures are queries of the two, so that one defi
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
 from siftback.lab.records.folder import record_lines
@@ -26,6 +27,11 @@ from siftback.lab.records.run_summary import (
 
 TABLE_1_FACTORS = (1.1, 1.2, 1.4)
 CONFIDENCE = 0.95
+LIKELY = 0.8
+
+# Seeds whose differences are nearer than this are alike: test sets are finite, so that two seeds
+# often come to the same number, and their standard deviation of zero is no evidence.
+ALIKE = 1e-9
 
 # The numbers that a run may lack.
 OPTIONAL = (
@@ -34,7 +40,9 @@ OPTIONAL = (
 )  # fmt: skip
 
 Axis = Literal["seconds", "cost", "steps"]
-Outcome = Literal["paid", "level", "lost", "undecided"]
+Outcome = Literal["paid", "likely better", "undecided", "likely worse", "worse"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""The words for a verdict wherever one is shown, the best first."""
 
 
 class MeanAndSpread(NamedTuple):
@@ -161,40 +169,81 @@ def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
     return MeanAndSpread(statistics.mean(seeds), statistics.stdev(seeds) if seeds[1:] else None)
 
 
-def interval(differences: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the mean of some differences and the ends of its 95 % interval by Student's t.
+def interval(
+    differences: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float]:
+    """Returns the mean of some differences and the ends of its interval by Student's t.
 
-    ``mean ± t(0.975, n - 1) * s / sqrt(n)``, s being the sample standard deviation.
+    ``mean ± t((1 + confidence) / 2, n - 1) * s / sqrt(n)``, s being the sample standard deviation.
 
     Args:
-        differences: One per seed; of a single one the ends are NaN.
+        differences: One per seed; of a single one, and of several that are alike, the ends are NaN.
+        confidence: The probability that such an interval takes in the true mean.
 
     >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484]
     """
-    mean, count = statistics.mean(differences), len(differences)
-    if count < 2:
-        return mean, math.nan, math.nan
-    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * statistics.stdev(differences) / math.sqrt(count)
+    mean, error = _mean_and_error(differences)
+    half = float(stdtrit(len(differences) - 1, (1 + confidence) / 2)) * error
     return mean, mean - half, mean + half
+
+
+def p_value(differences: Sequence[float]) -> float:
+    """Returns the probability of a mean as far from zero as this, if selection had no effect.
+
+    That of both sides, by the paired t-test: it is below ``1 - confidence`` where the `interval` of
+    that confidence is clear of zero. NaN where there is no interval.
+
+    >>> round(p_value([1.0, 2.0, 3.0]), 4)
+    0.0742
+    """
+    mean, error = _mean_and_error(differences)
+    return 2 * float(stdtr(len(differences) - 1, -abs(mean) / error))
 
 
 def judge(differences: Sequence[float]) -> Outcome:
     """Returns the verdict on differences in error or loss, selective less same budget, by seed.
 
-    The one rule for a verdict, whoever shows it: a configuration paid, or lost, where the mean
-    difference exceeds its own standard deviation over the seeds.
+    The one rule for a verdict, whoever shows it: a configuration paid, or is worse, where the 95 %
+    interval of the mean difference lies below zero, or above; it is likely better, or likely worse,
+    where the 80 % interval does; and all else is undecided.
 
-    >>> judge([-0.4, -0.6]), judge([0.4, 0.6]), judge([-1.0, 0.5]), judge([-0.5]), judge([])
-    ('paid', 'lost', 'level', 'undecided', 'undecided')
+    >>> judge([-0.4, -0.5, -0.6]), judge([0.4, 0.5, 0.6])
+    ('paid', 'worse')
+    >>> judge([-1.0, -2.0, -3.0]), judge([1.0, 2.0, 3.0])
+    ('likely better', 'likely worse')
+    >>> judge([-1.0, 0.5]), judge([-0.5]), judge([-0.5, -0.5]), judge([])
+    ('undecided', 'undecided', 'undecided', 'undecided')
     """
-    if len(differences) < 2:
-        return "undecided"
-    mean, spread = statistics.mean(differences), statistics.stdev(differences)
-    if abs(mean) <= spread:
-        return "level"
-    return "paid" if mean < 0 else "lost"
+    words: tuple[tuple[float, Outcome, Outcome], ...] = (
+        (CONFIDENCE, "paid", "worse"),
+        (LIKELY, "likely better", "likely worse"),
+    )
+    for confidence, better, worse in words if differences else ():
+        _, low, high = interval(differences, confidence)
+        if high < 0:
+            return better
+        if low > 0:
+            return worse
+    return "undecided"
+
+
+def tally(outcomes: Iterable[Outcome]) -> str:
+    """Writes how many verdicts there are of each kind, the best first.
+
+    >>> tally(["worse", "paid", "worse"])
+    '1 paid, 2 worse'
+    """
+    counts = Counter(outcomes)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+
+
+def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean and its standard error, NaN where the seeds have no spread."""
+    mean, spread = mean_and_spread(differences)
+    if spread is None or spread < ALIKE:
+        return mean, math.nan
+    return mean, spread / math.sqrt(len(differences))
 
 
 def pair_seeds(runs: pd.DataFrame, label: str, baseline: str, *columns: str) -> pd.DataFrame:

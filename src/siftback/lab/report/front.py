@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.budget_ratios import budget_ratio
 from siftback.lab.figures.drawing import FORMATS, render
 from siftback.lab.figures.figure import Figure, Missing
-from siftback.lab.figures.pays import Experiment, experiments
+from siftback.lab.figures.pays import Experiment, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown
@@ -66,16 +65,18 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     group = [experiment for experiment in experiments(comparisons) if len(experiment.ends) > 1]
     if not group:
         raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
-    budgets = [(experiment, _middle(experiment)) for experiment in group]
-    rows = [
-        {"your situation": choice.situation, "what to use": choice.use}
-        | {
-            f"{experiment.title}, {at:g} epochs": _ratio(experiment, choice.label, at)
-            for experiment, at in budgets
-        }
+    middle = {experiment.title: _middle(experiment) for experiment in group}
+    blank = {f"{title}, {budget:g} epochs": "" for title, budget in middle.items()}
+    rows = {
+        choice.label: {"your situation": choice.situation, "what to use": choice.use} | blank
         for choice in CHOICES
-    ]
-    table = f"\n{markdown(rows)}\n\n"
+    }
+    for method in method_ratios(group):
+        title, budget = method.experiment.title, method.budget
+        if method.label in rows and budget == middle[title]:
+            cell = f"**{method.words}**" if method.ratio.exceeds(1) else method.words
+            rows[method.label][f"{title}, {budget:g} epochs"] = cell
+    table = f"\n{markdown(list(rows.values()))}\n\n"
     page.write_text(put_between(text, MARKS, table), encoding="utf-8")
 
 
@@ -86,14 +87,6 @@ def _middle(experiment: Experiment) -> float:
     )
     most = sorted(budget for budget, count in counts.items() if count == max(counts.values()))
     return most[len(most) // 2]
-
-
-def _ratio(experiment: Experiment, label: str, budget: float) -> str:
-    if budget not in experiment.ends.get(label, {}):
-        return ""
-    ratio = budget_ratio(experiment.curve, budget, experiment.ends[label][budget])
-    sure = ratio.low is not None and ratio.low.exceeds(1)
-    return f"**{ratio.ratio}**" if sure else str(ratio.ratio)
 
 
 def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:

@@ -35,7 +35,7 @@ from siftback.lab.report.embedding import (
 )
 from siftback.lab.report.results_page import BENCHMARKS, benchmarks_of
 from siftback.lab.report.verdict import (
-    OUTCOMES,
+    RULE,
     Verdict,
     difference_of,
     headline,
@@ -157,9 +157,9 @@ def render_page(
         plotly=read_script("plotly", "package_data", "plotly.min.js"),
         headline=headline(judged),
         paid=[verdict for verdict in judged if verdict.outcome == "paid"],
-        decided=[verdict for verdict in judged if verdict.outcome != "undecided"],
-        undecided=[verdict for verdict in judged if verdict.outcome == "undecided"],
-        outcomes=OUTCOMES,
+        compared=[verdict for verdict in judged if verdict.compared],
+        alone=[verdict for verdict in judged if not verdict.compared],
+        rule=RULE,
         comparisons=described,
         grids=[analysis for analysis in analyses if isinstance(analysis, Grid)],
         figures=figures,

@@ -27,24 +27,22 @@ from siftback.lab.figures.writing import format_rows
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted, facts_line, listed
-from siftback.lab.records.frame import machine_of, mean_and_spread, read_runs
+from siftback.lab.records.frame import machine_of, mean_and_spread, read_runs, tally
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
 from siftback.lab.report.verdict import (
+    RULE,
     Verdict,
     difference_of,
     headline,
     named,
-    probability_of_paying,
     verdicts,
 )
 
 BENCHMARKS = "benchmarks"
 RARE = "rare"
 TUNING = "tuning"
-
-_BRIEF = {"paid": "**paid**", "level": "level", "lost": "worse", "undecided": "undecided"}
 
 # Of the settings that all tuning shares, those that the page has.
 _SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
@@ -74,9 +72,8 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     comparisons, damaged = comparisons_of(results)
     others = without_tables(comparisons)
-    judged = [verdict for verdict in verdicts(others) if verdict.outcome != "undecided"]
+    judged = [verdict for verdict in verdicts(others) if verdict.compared]
     main = main_verdicts(judged)
-    seeds = sorted({verdict.seeds for verdict in judged})
     benchmarks, damaged_benchmarks = benchmarks_of(results / BENCHMARKS)
     at_rates, damaged_rates = _read_within(
         path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
@@ -86,7 +83,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     rare = ANALYSES["rare"](of_rare)
     shared, tuned, damaged_tuning = _tuning(results / TUNING)
     templates = read_templates(
-        markdown=markdown, counted=counted, goals=_goals, by_setting=_by_setting
+        markdown=markdown, counted=counted, goals=_goals, by_setting=_by_setting, tally=tally
     )
     text = templates.get_template("results.md.j2").render(
         name=results.name,
@@ -97,7 +94,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         judged=judged,
         headline=headline(judged),
         main_by=lambda metric: _by_data([item for item in main if item.metric is metric]),
-        odds=" and ".join(f"{probability_of_paying(n):.0%} with {n} seeds" for n in seeds),
+        rule=RULE,
         rests=_rests(judged, others),
         papers=short(results) if (results / RUNS).is_dir() else [],
         benchmarks=benchmarks,
@@ -208,10 +205,14 @@ def _by_budget(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
             {"data and model": data, "method": label}
             | {"seeds": listed(end.ratio.seeds for end in ends)}
             | blank
-            | {f"{end.budget:g} epochs": f"{end.ratio.ratio} ({end.interval})" for end in ends}
+            | {f"{end.budget:g} epochs": _with_interval(end) for end in ends}
             | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
         )
     return rows
+
+
+def _with_interval(end: MethodRatio) -> str:
+    return end.words if end.ratio.flat else f"{end.words} ({end.ratio.interval})"
 
 
 def _by_method(noisy: Sequence[NoisyEnd]) -> list[dict[str, str]]:
@@ -237,7 +238,8 @@ def _by_data(judged: Sequence[Verdict]) -> list[dict[str, str]]:
         (
             {"strategy": verdict.strategy},
             verdict.data,
-            f"{difference_of(verdict)}, {_BRIEF[verdict.outcome]}",
+            f"{difference_of(verdict)}, "
+            + ("**paid**" if verdict.outcome == "paid" else verdict.outcome),
         )
         for verdict in judged
     )

@@ -6,32 +6,36 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scipy.special import stdtr
-
 from siftback.lab.figures.titles import argument, noun_of, setup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted
 from siftback.lab.records.frame import (
     CONFIDENCE,
+    LIKELY,
+    OUTCOMES,
     MeanAndSpread,
     Outcome,
     interval,
     judge,
     mean_and_spread,
     mean_ratio,
+    p_value,
     paired_differences,
     read_runs,
     same_budget,
+    tally,
 )
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
-# As a word of a table, the best first.
-OUTCOMES: dict[Outcome, str] = {
-    "paid": "paid",
-    "level": "within the spread",
-    "lost": "did worse",
-    "undecided": "undecided",
-}
+RULE = (
+    f"A configuration paid, or is worse, where the {CONFIDENCE:.0%} interval of its mean "
+    "difference, by Student's t over the seeds, lies below zero, or above. It is likely better, or "
+    f"likely worse, where the {LIKELY:.0%} interval does, and undecided otherwise."
+)
+"""What `judge` does, for a page."""
+
+FALSE_DISCOVERIES = 1 - CONFIDENCE
+"""The share of wrong ones expected among the verdicts that a summary says remain."""
 
 
 class Budget(NamedTuple):
@@ -101,6 +105,11 @@ class Verdict:
     whole_seconds: float | None
 
     @property
+    def compared(self) -> bool:
+        """Whether several seeds ran both it and a baseline, so that it is judged by numbers."""
+        return self.seeds > 1
+
+    @property
     def seeds(self) -> int:
         """The number of seeds that both ran."""
         return len(self.differences)
@@ -126,40 +135,26 @@ class Verdict:
 
         None for one seed, and for seeds whose differences happen to be alike.
         """
-        if not self.difference or (self.difference.spread or 0) < 1e-9:
+        if not self.differences:
             return None
         _, low, high = interval(self.differences)
-        return low, high
-
-    @property
-    def words(self) -> str:
-        """The verdict as the end of a sentence, after the configuration's name."""
-        match self.outcome:
-            case "paid":
-                return "paid"
-            case "level":
-                return "made no difference within the seeds' spread"
-            case "lost":
-                return "did worse"
-            case "undecided" if self.differences:
-                return "is undecided, as one seed has no spread"
-            case "undecided":
-                return "is undecided, as there is no run of the same budget"
+        return None if math.isnan(low) else (low, high)
 
     @property
     def sentence(self) -> str:
         """The verdict and what it rests on, for a terminal."""
-        text = f"{self.label} {self.words}"
+        text = f"{self.label} {'paid' if self.outcome == 'paid' else f'is {self.outcome}'}"
         if self.difference:
             apart = _apart(self.difference, self.metric)
-            text += f": test {self.metric.noun} {apart} than Traditional's at the same cost"
+            text += f": test {self.metric.noun} {apart} than Traditional's at the same cost, over "
+            text += self.certainty
+        else:
+            text += ", as there is no run of the same budget"
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."
-        apart, share = _apart(self.whole_error, self.metric), f"{self.whole_cost:.2f} of its cost"
-        if judge(self.whole_differences) in ("paid", "level"):
-            noun = self.metric.noun
-            return f"{text}. It has the {noun} of Traditional's full training ({apart}) at {share}."
-        return f"{text}. Beside Traditional's full training it is {apart}, at {share}."
+        apart, word = _apart(self.whole_error, self.metric), judge(self.whole_differences)
+        text += f". Beside Traditional's full training it is {apart} ({word}), at "
+        return f"{text}{self.whole_cost:.2f} of its cost."
 
     @property
     def brief(self) -> str:
@@ -169,17 +164,21 @@ class Verdict:
         against = "Traditional at the same cost"
         if self.baseline != TRADITIONAL:
             against = f"Traditional shortened to the same cost ({self.baseline})"
-        text = (
-            f"{_apart(self.difference, self.metric)} than that of {against}, over "
-            f"{counted(self.seeds, 'seed')}"
+        return (
+            f"{_apart(self.difference, self.metric)} than that of {against}, over {self.certainty}"
         )
+
+    @property
+    def certainty(self) -> str:
+        """The number of seeds and the interval that they give."""
+        text = counted(self.seeds, "seed")
         if self.interval:
             low, high = self.interval
             digits = self.metric.digits
             text += f" ({CONFIDENCE:.0%} interval {low:+.{digits}f} to {high:+.{digits}f}"
             return text + (", which takes in zero)" if low <= 0 <= high else ")")
-        alike = " that happen to be alike, which gives no interval"
-        return text + (alike if self.seeds > 1 else "")
+        alike = "that happen to be alike, which gives no interval"
+        return f"{text} {alike if self.seeds > 1 else 'without a spread'}"
 
     @property
     def evidence(self) -> str:
@@ -200,58 +199,52 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     judged = [
         verdict for name, comparison in named(comparisons) for verdict in _judge(name, comparison)
     ]
-    order = list(OUTCOMES)
-    return sorted(judged, key=lambda verdict: (order.index(verdict.outcome), _upper_bound(verdict)))
+    order = OUTCOMES.index
+    return sorted(judged, key=lambda verdict: (order(verdict.outcome), _upper_bound(verdict)))
 
 
-def probability_of_paying(seeds: int) -> float:
-    """Returns the probability that a selection without any effect counts as paid.
+def remaining(verdicts_shown: Sequence[Verdict]) -> list[Verdict]:
+    """Returns the verdicts that remain if the false-discovery rate over all of them is held.
 
-    That is the probability that a mean of ``seeds`` normal differences around zero lies below minus
-    its sample standard deviation: ``P(t(n - 1) < -sqrt(n))``.
-
-    >>> [round(probability_of_paying(seeds), 3) for seeds in (2, 3, 5)]
-    [0.196, 0.113, 0.045]
+    Among many configurations some are clear of zero by chance. Of those that remain at most
+    `FALSE_DISCOVERIES` are expected to be so: with p-values in order ``p(1) <= ... <= p(m)``, the
+    first k, for the largest k with ``p(k) <= FALSE_DISCOVERIES * k / m`` (Benjamini and Hochberg
+    1995, eq. 1). That holds of independent verdicts, and of those that share a baseline where they
+    depend on one another positively (Benjamini and Yekutieli 2001). Verdicts without an interval
+    are no tests, and do not count.
     """
-    return float(stdtr(seeds - 1, -math.sqrt(seeds)))
+    from scipy.stats import false_discovery_control  # takes longer to import than all else here
+
+    tested = [verdict for verdict in verdicts_shown if verdict.interval]
+    adjusted = false_discovery_control([p_value(verdict.differences) for verdict in tested])
+    return [
+        verdict
+        for verdict, value in zip(tested, adjusted, strict=True)
+        if value <= FALSE_DISCOVERIES
+    ]
 
 
 def headline(verdicts_shown: Sequence[Verdict]) -> str:
     """Returns a summary of all comparisons in a few sentences."""
     if not verdicts_shown:
         return "No selective strategy was run, so there is nothing to judge."
-    by_outcome = {
-        outcome: [verdict for verdict in verdicts_shown if verdict.outcome == outcome]
-        for outcome in OUTCOMES
-    }
-    paid, decided = (
-        by_outcome["paid"],
-        [verdict for verdict in verdicts_shown if verdict.outcome != "undecided"],
-    )
-    undecided = len(by_outcome["undecided"])
-    phrases = [
-        f"{len(paid)} of {counted(len(verdicts_shown), 'selective configuration')} paid at the "
-        "same budget",
-        f"{len(by_outcome['level'])} made no difference within the seeds' spread",
-        f"{len(by_outcome['lost'])} did worse",
-        f"{undecided} {'is' if undecided == 1 else 'are'} undecided",
-    ]
-    text = f"{', '.join(phrases[:-1])}, and {phrases[-1]}. "
-    clear = [verdict for verdict in paid if _upper_bound(verdict) < 0]
-    if clear:
-        best = clear[0]
+    text, compared = "", [verdict for verdict in verdicts_shown if verdict.compared]
+    if compared:
+        text += f"Of {counted(len(compared), 'selective configuration')} beside Traditional at the "
+        text += f"same budget: {tally(verdict.outcome for verdict in compared)}. "
+    if alone := len(verdicts_shown) - len(compared):
+        text += f"Undecided, without a run of the same budget or a second seed: {alone}. "
+    best = verdicts_shown[0]
+    if best.outcome == "paid":
         text += f"Clearest is {best.label} in {best.comparison}: a test {best.metric.noun} "
         text += f"{best.brief}. "
-    elif paid:
-        text += f"Of what paid, no {CONFIDENCE:.0%} interval lies wholly below zero. "
-    if decided:
-        expected = sum(probability_of_paying(verdict.seeds) for verdict in decided)
-        text += "If selection had no effect at all, about "
-        if expected < 1:
-            text += f"{expected / len(decided):.0%} would count as paid by chance alone."
-        else:
-            text += f"{expected:.1f} of the {len(decided)} that are decided would count as paid "
-            text += "by chance alone."
+    if tested := sum(verdict.interval is not None for verdict in verdicts_shown):
+        held = [verdict.outcome for verdict in remaining(verdicts_shown)]
+        text += (
+            f"With the false-discovery rate over all {tested} intervals held at "
+            f"{FALSE_DISCOVERIES:.0%} (Benjamini and Hochberg 1995), {held.count('paid')} of those "
+            f"that paid and {held.count('worse')} of those that are worse remain."
+        )
     return text.strip()
 
 

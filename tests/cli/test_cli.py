@@ -270,6 +270,8 @@ def test_every_misspelt_name_is_guessed(
         (("compare", "--data", "imagenet"), "'imagenet' is not known: give one of digits"),
         (("compare", "--strategies", "traditional,foo"), "no strategy 'foo'"),
         (("compare", "--epochs", "1", "--budget", "1"), "give one of them"),
+        (("compare", "--strategies", "sb", "--strategies", "random"), "once, its values separated"),
+        (("compare", "--lr=0.1", "--lr", "0.2"), "'--lr': given 2 times, of which only the last"),
         (("compare", "--overwrite", "--resume"), "give one of them"),
         (("compare", "--budget", "1", "--cost-budget", "9"), "budget=1.0 and cost_budget=9.0"),
         (("compare", "--time-budget", "12"), "give a time such as 90s, 30m, 12h"),

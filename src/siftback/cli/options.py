@@ -3,12 +3,14 @@
 import inspect
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from siftback.cli.app import app
 from siftback.errors import ConfigError
@@ -49,6 +51,25 @@ HELP = {
 }
 
 
+class OnceCommand(TyperCommand):
+    """A command that refuses an option that is given twice, of which the first would be lost."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Checks that each option that takes one value has one."""
+        *_, order = self.make_parser(ctx).parse_args(args=list(args))
+        given: dict[Any, int] = Counter(order)
+        for option, count in given.items():
+            if count > 1 and not (option.multiple or option.is_flag):
+                is_list = "separated by commas" in " ".join((option.help or "").split())
+                raise typer.BadParameter(
+                    f"given {count} times, of which only the last would count: give it once"
+                    f"{', its values separated by commas' if is_list else ''}",
+                    ctx,
+                    option,
+                )
+        return super().parse_args(ctx, args)
+
+
 def command(name: str, *settings: str) -> Callable[[Command], Command]:
     """Makes a command of a function, whose docstring is its help.
 
@@ -85,7 +106,7 @@ def command(name: str, *settings: str) -> Callable[[Command], Command]:
             *map(_setting_option, settings),
         ]
         call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-        app.command(name, help=text)(call)
+        app.command(name, cls=OnceCommand, help=text)(call)
         return call
 
     return decorate

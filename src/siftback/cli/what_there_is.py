@@ -58,11 +58,12 @@ def models_command(
         "texts": {"vocabulary": 4096, "length": 192},
         "language": {"vocabulary": 66, "length": 128},
         "rows": {"channels": 64, "size": (1, 1)},
+        "pixels": {"channels": 2},
     }
     rows = []
     for name in models.LISTED:
         model = models.find_architecture(name)
-        outputs = 66 if model.takes == "language" else classes
+        outputs = {"language": 66, "pixels": 3}.get(model.takes, classes)
         parameters = models.count(name, width, outputs, **sizes[model.takes])
         rows.append(
             {

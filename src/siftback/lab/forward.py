@@ -102,25 +102,32 @@ def evaluation_batch_size(settings: Settings, data: DataSet) -> int:
 
 
 def example_losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """float[B], the cross-entropy of each example of a batch.
-
-    Of a language model's windows it is the mean over the valid tokens, in nats.
-    """
+    """float[B], the loss of each example of a batch, as `losses_of_outputs` has it."""
     inputs, labels = batch
-    return cross_entropies(model(inputs), labels, smoothing)
+    return losses_of_outputs(model(inputs), labels, smoothing)
 
 
-def cross_entropies(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """float[B], the cross-entropy of each example.
+def losses_of_outputs(outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """float[B], the loss of each example.
+
+    It is the cross-entropy in nats, of a window the mean over its valid tokens; of a pixel it is
+    the squared error, the mean over its colours.
 
     Args:
-        logits: float [B, K] or [B, T, K].
-        labels: int64 [B] or [B, T], `IGNORED` where there is none.
+        outputs: Logits, float [B, K] or [B, T, K], or colours, float [B, C].
+        labels: int64 [B] or [B, T], `IGNORED` where there is none, or float [B, C].
         smoothing: Share of each target that is spread over all classes.
     """
+    if labels.is_floating_point():
+        return F.mse_loss(outputs, labels, reduction="none").mean(1)
     if labels.ndim == 1:
-        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
-    return token_cross_entropies(logits, labels, smoothing).sum(1) / (labels != IGNORED).sum(1)
+        return F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
+    return token_cross_entropies(outputs, labels, smoothing).sum(1) / (labels != IGNORED).sum(1)
+
+
+def are_right(outputs: Tensor, labels: Tensor) -> Tensor:
+    """bool, of the labels' shape: whether the most probable class is right, or the colour exact."""
+    return (outputs if labels.is_floating_point() else outputs.argmax(-1)) == labels
 
 
 def token_cross_entropies(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -138,10 +145,10 @@ def token_cross_entropies(logits: Tensor, labels: Tensor, smoothing: float = 0.0
 def mean_loss(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Returns the mean of the losses of the examples of a batch."""
     inputs, labels = batch
-    logits = model(inputs)
+    outputs = model(inputs)
     if labels.ndim == 1:
-        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
-    return cross_entropies(logits, labels, smoothing).mean()
+        return F.cross_entropy(outputs, labels, label_smoothing=smoothing)
+    return losses_of_outputs(outputs, labels, smoothing).mean()
 
 
 def weighted_example_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tensor:
@@ -149,10 +156,10 @@ def weighted_example_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tenso
 
     Args:
         weigh: From losses and a mask to their weights.
-        logits: float [B, K] or [B, T, K].
-        labels: int64 [B] or [B, T].
+        logits: float [B, K] or [B, T, K], or colours, float [B, C].
+        labels: int64 [B] or [B, T], or float [B, C].
     """
-    losses = cross_entropies(logits, labels)
+    losses = losses_of_outputs(logits, labels)
     return (losses * weigh(losses, None)).mean()
 
 

@@ -143,10 +143,10 @@ class Settings:
     data: Annotated[str,
         "Data set: digits, mnist, cifar10, cifar100, svhn, svhn+extra, fashion_mnist, gtsrb, imdb, "
         "sst2, tinyshakespeare, imagefolder:PATH, hf:NAME, npz:PATH, text:PATH, "
-        "fonts:N, table:PATH."]
+        "fonts:N, table:PATH, picture:PATH."]
     model: Annotated[str,
         "Model: cnn, fastcnn, mlp, resnet18, resnet34, resnet50, resnet20, resnet32, densenet121, "
-        "mobilenetv2, googlenet, vit, transformer, ngrams, gpt, tabular-mlp, wrn-D-K, "
+        "mobilenetv2, googlenet, vit, transformer, ngrams, gpt, tabular-mlp, siren, wrn-D-K, "
         "densenet-bc-D."] = "cnn"
     width: Annotated[int | None, "Width of the model; its own by default.", _COUNT] = None
     norm: Annotated[Literal["batch", "group"], "Normalisation: batch or group."] = "batch"

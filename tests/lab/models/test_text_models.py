@@ -7,7 +7,7 @@ from siftback import SinglePass
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import IGNORED, PAD, lengths_of
-from siftback.lab.forward import cross_entropies, example_losses, mean_loss
+from siftback.lab.forward import example_losses, losses_of_outputs, mean_loss
 
 VOCABULARY, LENGTH = 40, 24
 CLASSIFIERS = ("transformer", "ngrams")
@@ -92,7 +92,7 @@ def test_losses_are_the_means_over_valid_tokens():
     logits = torch.randn(3, 4, 5)
     labels = torch.tensor([[1, 2, 3, 4], [0, 1, IGNORED, IGNORED], [4, IGNORED, 1, 2]])
     for smoothing in (0.0, 0.1):
-        found = cross_entropies(logits, labels, smoothing)
+        found = losses_of_outputs(logits, labels, smoothing)
         for row, label in enumerate(labels):
             valid = label != IGNORED
             logs = logits[row][valid].log_softmax(1)

@@ -1,4 +1,4 @@
-"""Data sets in memory: images, texts as tokens, or rows of a table."""
+"""Data sets in memory: images, texts as tokens, rows of a table, or pixels of a picture."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,15 +15,16 @@ from siftback.lab.data.augment import Augment
 from siftback.lab.data.source import Splits
 from siftback.lab.records.environment import memory_gib
 
-Kind = Literal["images", "texts", "language", "rows"]
-"""Kind of examples: images, texts or rows of a class each, or text whose next tokens are predicted.
-"""
+Kind = Literal["images", "texts", "language", "rows", "pixels"]
+"""Kind of examples: images, texts or rows of a class each; text whose next tokens are predicted, or
+coordinates whose colours are."""
 
 KINDS: dict[Kind, str] = {
     "images": "images",
     "texts": "texts of a class each",
     "language": "text of which each next token is predicted",
     "rows": "rows of a table",
+    "pixels": "pixels of a picture",
 }
 
 NOUNS: dict[Kind, str] = {
@@ -31,6 +32,7 @@ NOUNS: dict[Kind, str] = {
     "texts": "texts",
     "language": "windows",
     "rows": "rows",
+    "pixels": "pixels",
 }
 """Names of the examples."""
 
@@ -39,6 +41,9 @@ PAD = 0
 
 IGNORED = -100
 """The label of a position that has no next token."""
+
+COLOUR_RANGE = 2.0
+"""The difference of the brightest colour of a pixel and the darkest, 1 and -1."""
 
 SUBSET_SEED = 0
 """One seed for all runs: a split or a subset is a property of the task, not of a run."""
@@ -55,10 +60,10 @@ class DataSet(ABC):
         name: Its name in records: of the data set, or the title of its address.
         train_inputs: [N, ...].
         train_labels: int64 [N], the classes, from 0; of language int64 [N, T], the next tokens,
-            `IGNORED` where there is none.
+            `IGNORED` where there is none; of pixels float32 [N, C], their colours in [-1, 1].
         test_inputs: [M, ...].
         test_labels: The same for testing.
-        names: Names of the classes, in the order of the labels; empty for language.
+        names: Names of the classes, in the order of the labels; empty where there are none.
         kind: The kind of its examples.
         true_labels: int64 [N], the training labels before some of them were made wrong; None where
             none are known to be.
@@ -82,8 +87,13 @@ class DataSet(ABC):
 
     @property
     def classes(self) -> int:
-        """Number of logits."""
+        """Number of outputs of a model, which are logits or the colours of a pixel."""
         return len(self.names)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each example is of a class."""
+        return self.kind not in ("language", "pixels")
 
     @property
     @abstractmethod
@@ -231,6 +241,23 @@ class TableData(DataSet):
         mean = values.where(valid, 0.0).sum(0) / count
         std = (values - mean).square().where(valid, 0.0).sum(0).div(count).sqrt()
         return mean.float(), std.where(std > 0, 1.0).float()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PixelData(DataSet):
+    """Pixels of a picture by their coordinates, float32 [N, 2] in [-1, 1], x before y."""
+
+    kind: Kind = "pixels"
+
+    @property
+    def classes(self) -> int:
+        """Number of colours."""
+        return self.train_labels.shape[1]
+
+    @property
+    def model_sizes(self) -> dict[str, Any]:
+        """The sizes that a model of these pixels depends on."""
+        return {"classes": self.classes, "channels": self.train_inputs.shape[1]}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from rich.console import Console
 from rich.progress import track
@@ -185,15 +186,20 @@ def decode(images: Sequence[Any], mode: str, size: Size, title: str) -> Tensor:
         print(f"{title}: {count:,} images", file=sys.stderr)
     # One thread: for images this small, several only wait for each other's Python.
     for number, cell in enumerate(cells):
-        with open_image(cell, number, title) as image:
-            try:
-                converted = image.convert(mode)
-            except BROKEN as error:  # its header was whole
-                raise unreadable(cell, number, title, error) from error
-        if (converted.height, converted.width) != size:
-            converted = ImageOps.fit(converted, size[::-1], Image.Resampling.BICUBIC)
-        pixels[number] = np.asarray(converted).reshape(pixels.shape[1:])
+        pixels[number] = decode_image(cell, number, title, mode, size).reshape(pixels.shape[1:])
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def decode_image(cell: Any, number: int, title: str, mode: str, size: Size) -> NDArray[np.uint8]:
+    """Decodes an image: uint8 [H, W], or [H, W, 3] in colour. Arguments are those of `decode`."""
+    with open_image(cell, number, title) as image:
+        try:
+            converted = image.convert(mode)
+        except BROKEN as error:  # its header was whole
+            raise unreadable(cell, number, title, error) from error
+    if (converted.height, converted.width) != size:
+        converted = ImageOps.fit(converted, size[::-1], Image.Resampling.BICUBIC)
+    return np.array(converted)
 
 
 def open_image(cell: Any, number: int, title: str) -> Image.Image:

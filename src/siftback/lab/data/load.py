@@ -27,6 +27,7 @@ from siftback.lab.data.data_set import (
 )
 from siftback.lab.data.fonts import images_of_address, read_fonts
 from siftback.lab.data.images import read_arrays, read_folders, read_images
+from siftback.lab.data.pixels import read_picture
 from siftback.lab.data.rows import read_rows
 from siftback.lab.data.source import ADDRESSES, Address, Published, Splits, parse_address
 from siftback.lab.data.tables import open_address, open_published
@@ -98,8 +99,8 @@ def load(
 
     Args:
         name: A name of ``NAMES``, or an address: ``imagefolder:PATH``, ``hf:NAME``,
-            ``npz:PATH``, ``text:PATH``, ``fonts:N`` or ``table:PATH``, with options such as
-            ``,size=32``.
+            ``npz:PATH``, ``text:PATH``, ``fonts:N``, ``table:PATH`` or ``picture:PATH``, with
+            options such as ``,size=32``.
         train_limit: Number of training examples to keep, as in ``limit``; all where None.
         validation: Number of them to hold out in place of the test set, as in ``hold_out``.
         flipped: Share of the labels left to train on that are made wrong, as in ``flip``.
@@ -140,7 +141,7 @@ def check_labels(data: DataSet) -> None:
     for split, labels in (("train", data.train_labels), ("test", data.test_labels)):
         if not len(labels):
             raise ConfigError(f"{data.name} has no examples to {split} on: give a set with some")
-        if data.kind == "language":
+        if not data.has_classes:
             continue
         if data.classes < 2:
             raise ConfigError(f"{data.name} has {data.classes} class: give examples of two or more")
@@ -228,7 +229,7 @@ def flip(data: Data, share: float) -> Data:
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"flip={share}: give a share of the labels, in [0, 1]")
-    if data.kind == "language":
+    if not data.has_classes:
         raise ConfigError(
             f"flip={share} of {data.name}, whose examples have no class that could be made wrong: "
             "leave it out"
@@ -257,7 +258,7 @@ def make_rare(data: Data, times: int) -> Data:
     >>> make_rare(load("digits"), 30).train_labels.bincount().tolist()
     [5, 5, 5, 146, 145, 145, 145, 143, 139, 144]
     """
-    if data.kind == "language":
+    if not data.has_classes:
         raise ConfigError(
             f"rare={times} of {data.name}, whose examples have no class that could be made rare: "
             "leave it out"
@@ -284,7 +285,7 @@ def balanced_order(labels: Tensor) -> Tensor:
     """Draws an order of examples of which each beginning has the classes evenly: int64 [N].
 
     Args:
-        labels: int64 [N]; of language, which has no classes, int64 [N, T].
+        labels: int64 [N]; where there are no classes, of two dimensions.
     """
     import pandas as pd
 
@@ -339,6 +340,8 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
         return texts.read_windows(address, length, address.title, f"{address.cache}-{length}")
     if address.kind == "table":
         return read_rows(address)
+    if address.kind == "picture":
+        return read_picture(address)
     augmentation = address.augmentation  # refused before anything is read
     if address.kind == "fonts":
         return check_crop(read_fonts(address))

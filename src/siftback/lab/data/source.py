@@ -30,8 +30,12 @@ OPTIONS = {
     "text": ("tokens", "vocabulary"),
     "fonts": ("hard", "copies", "seed", "crop"),
     "table": ("label", "test", "drop"),
+    "picture": ("size",),
 }
-ADDRESSES = ("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH", "fonts:N", "table:PATH")
+ADDRESSES = (
+    *("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH", "fonts:N", "table:PATH"),
+    "picture:PATH",
+)
 
 LABEL = "label"  # the usual name of the column of labels
 CACHE_FORMAT = 3  # of what is kept, and of the way to it: another one has all computed again

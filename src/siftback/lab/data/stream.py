@@ -14,6 +14,7 @@ from siftback.lab.data.data_set import (
     PAD,
     DataSet,
     ImageData,
+    PixelData,
     TableData,
     lengths_of,
 )
@@ -56,9 +57,9 @@ class BatchStream:
         examples: Number of training examples.
 
     Yields:
-        ``(inputs, labels)``: images float32 [B, C, H, W], rows float32 [B, F] or tokens int64
-        [B, T], and int64 [B], or of language [B, T]; or ``(indices, (inputs, labels))``, the
-        indices int64 [B].
+        ``(inputs, labels)``: images float32 [B, C, H, W], rows float32 [B, F], coordinates float32
+        [B, 2] or tokens int64 [B, T]; and int64 [B], of language [B, T], of pixels float32 [B, C].
+        Or ``(indices, (inputs, labels))``, the indices int64 [B].
 
     Raises:
         ConfigError: For a batch size below 1 or above the number of examples.
@@ -206,6 +207,8 @@ def finisher(
         return NormalisedImages(data, device, channels_last, augment or data.augmentation)
     if isinstance(data, TableData):
         return StandardisedRows(data, device)
+    if isinstance(data, PixelData):
+        return lambda coordinates, colours, generator: (coordinates, colours)
     return trim_texts
 
 

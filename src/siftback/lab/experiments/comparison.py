@@ -257,7 +257,12 @@ def prepare_data(plan: Plan) -> DataSet:
                 f"{name}={value} is of images, and {data.name} holds {KINDS[data.kind]}: leave it "
                 "out"
             )
-    if data.kind == "language" and "confidence" in kinds_of(settings.observe):
+    if settings.label_smoothing and data.kind == "pixels":
+        raise ConfigError(
+            f"label_smoothing={settings.label_smoothing} of {data.name}, whose pixels have colours "
+            "and no classes: leave it out"
+        )
+    if not data.has_classes and "confidence" in kinds_of(settings.observe):
         raise ConfigError(
             f"observe={settings.observe!r} of {data.name}: confidence is that in an example's "
             "class, and its examples have none; leave it out"
@@ -286,7 +291,7 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
             f"{strategy.name} is a strategy for {kinds}, and {data.name} holds {KINDS[data.kind]}: "
             "leave it out"
         )
-    if data.kind == "language" and strategy.has_guard(settings):
+    if not data.has_classes and strategy.has_guard(settings):
         raise ConfigError(
             f"{strategy.name} with a noise guard, which holds back wrong labels, and the examples "
             f"of {data.name} have none: leave it out"

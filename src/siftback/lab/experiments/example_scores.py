@@ -181,9 +181,9 @@ def score_examples(
         columns.append(column)
         cost += cost_of_model
     values = torch.stack(columns, 1)
-    # Examples of a language are all of one class, that is of none.
+    # Examples of no class are all of one.
     labels = data.train_labels
-    if data.kind == "language":
+    if not data.has_classes:
         labels = torch.zeros(len(values), dtype=torch.int64)
     origin = {
         "score": name,
@@ -209,7 +209,7 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
     examples = len(data.train_labels)
     if name not in SCORE_NAMES:
         raise ConfigError(f"no score {name!r}: {one_of(name, SCORE_NAMES)}")
-    if data.kind == "language" and name not in OF_LOSSES:
+    if not data.has_classes and name not in OF_LOSSES:
         raise ConfigError(
             f"{name} is of examples of a class each, and {data.name} has none: give one of "
             f"{', '.join(OF_LOSSES)}"

@@ -34,7 +34,8 @@ State = Literal["done", "running", "stopped", "missing"]
 KEEP = "keep"  # what a grid may hold besides settings
 LISTS = ("evaluate_at", "observe")  # settings whose values have commas of their own
 
-RESULTS = ("final error %", "best error %", "cost in forwards", "seconds of training")
+RESULTS = ("final", "best", "cost in forwards", "seconds of training")
+"""The beginnings of the columns of results: final and best of what the runs are judged by."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ def sweep_table(grid: Sequence[GridCell]) -> Table:
         runs = f"{cell.finished} of {len(cell.plan.runs())}"
         head = cell.values | {"cell": cell.state, "runs": runs}
         for row in (rows(cell.comparison) if cell.comparison else []) or [{}]:
-            table.append(head | {name: row.get(name, "") for name in ("strategy", *RESULTS)})
+            columns = {name: row[name] for name in row if name.startswith(("strategy", *RESULTS))}
+            table.append(head | columns)
             head = dict.fromkeys(head, "")
     return terminal(table)

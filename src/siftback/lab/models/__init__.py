@@ -2,7 +2,8 @@
 
 Those of images take [B, C, H, W] from 8x8 on and give logits [B, K]; those of texts take tokens
 [B, T] and give logits [B, K], or [B, T, K] of each next token; those of rows take [B, F] and give
-logits [B, K]. A name is one of ``MODELS``, or of a family whose names carry numbers: ``wrn-28-10``.
+logits [B, K]; those of pixels take coordinates [B, 2] and give colours [B, C]. A name is one of
+``MODELS``, or of a family whose names carry numbers: ``wrn-28-10``.
 """
 
 import re
@@ -29,6 +30,7 @@ from siftback.lab.models.convolutional import (
     basic_layers,
     bottleneck_layers,
 )
+from siftback.lab.models.coordinates import Siren
 from siftback.lab.models.layers import NORMS, ModelSpec
 from siftback.lab.records.formatting import one_of
 
@@ -134,6 +136,13 @@ MODELS: dict[str, Architecture] = {
         "two hidden layers on the columns of a table; width: their units",
         "rows",
         TrainingDefaults("adamw", 3e-3, 0.01, 64),
+    ),
+    "siren": Architecture(
+        Siren,
+        96,
+        "three layers of sines, from the coordinates of a pixel to its colours; width: their units",
+        "pixels",
+        TrainingDefaults("adamw", 2e-3, 0.0, 1024),
     ),
 }
 

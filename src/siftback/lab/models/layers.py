@@ -16,7 +16,7 @@ class ModelSpec(NamedTuple):
 
     Attributes:
         width: The model's measure of width, which its class defines.
-        classes: Number of logits.
+        classes: Number of logits, or of colours.
         channels: Channels of the images, of a model of images; of others the inputs of an example.
         norm: ``"batch"`` or ``"group"``; ``mlp``, ``vit`` and models of texts have neither.
         size: Height and width of the images; only `Mlp` depends on them.

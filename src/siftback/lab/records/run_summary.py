@@ -10,7 +10,7 @@ RECORDS = "records"
 TRADITIONAL = "traditional"
 MATCHED = "matched"
 
-MetricName = Literal["error", "loss"]
+MetricName = Literal["error", "loss", "rmse"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ METRICS: dict[MetricName, Metric] = {
         *("loss", "test_loss", "loss", "nats", "nats", 3),
         *("nats per token", "test loss (nats per token)"),
     ),
+    "rmse": Metric(
+        *("rmse", "test_error", "RMSE", "%", "points", 3),
+        *("% of the range", "test RMSE (% of the range)"),
+    ),
 }
 
 
@@ -70,6 +74,18 @@ def bits_per_character(loss: float, tokens_per_character: float) -> float:
     return loss / math.log(2) * tokens_per_character
 
 
+def peak_signal_to_noise(rmse: float) -> float:
+    """Computes the peak signal-to-noise ratio of a picture in dB, ``20 log10(100 / rmse)``.
+
+    Args:
+        rmse: Root mean squared error of its colours, in percent of their range.
+
+    >>> round(peak_signal_to_noise(3.0), 2), peak_signal_to_noise(0.0)
+    (30.46, inf)
+    """
+    return 20 * math.log10(100 / rmse) if rmse else math.inf
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The state of a run at a test.
@@ -81,9 +97,10 @@ class Evaluation:
         seconds: Seconds of training so far, evaluation apart.
         cost: Cost so far in forwards of one example (a backward costs two).
         train_loss: Mean training loss of the examples trained on since the last evaluation.
-        test_loss: Mean loss over the test set; of language in nats per token.
+        test_loss: Mean loss over the test set; of language in nats per token, of pixels the mean
+            squared error of colours in [-1, 1].
         test_error: Test error in percent; of language the share of next tokens that are not the
-            most probable ones.
+            most probable ones, of pixels the root mean squared error in percent of their range.
         phases: Seconds so far by phase: scoring (of the whole set, before training), loading,
             selection, forward, backward, optimizer, syncing (refreshing copies of the model,
             training a proxy), other. They sum to ``seconds``; each is rounded to a microsecond.
@@ -141,8 +158,8 @@ class RunSummary:
             was none.
         suspects_wrong: Those of them whose labels `--flip` made wrong.
         labels_wrong: All whose labels it made wrong.
-        metric: What the run is judged by: "error" or "loss". Older records, of classifiers alone,
-            do not say.
+        metric: What the run is judged by: "error", "loss" or "rmse". Older records, of classifiers
+            alone, do not say.
         test_loss_final: Test loss at the end; None in older records.
         test_loss_best: Lowest test loss of any evaluation.
         tokens_per_character: Of the text to test on, for language: what loss in bits per character
@@ -187,18 +204,13 @@ class RunSummary:
     @property
     def final(self) -> float:
         """The final test error in percent, or test loss in nats."""
-        if self.metric == "error":
-            return self.test_error_final
-        assert self.test_loss_final is not None  # as was made sure of when it was read
-        return self.test_loss_final
+        # Of a metric that older records may lack, it was made sure when they were read.
+        return float(getattr(self, f"{METRICS[self.metric].field}_final"))
 
     @property
     def best(self) -> float:
         """The lowest of any evaluation of what it is judged by."""
-        if self.metric == "error":
-            return self.test_error_best
-        assert self.test_loss_best is not None
-        return self.test_loss_best
+        return float(getattr(self, f"{METRICS[self.metric].field}_best"))
 
     @property
     def label(self) -> str:

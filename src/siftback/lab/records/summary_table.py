@@ -20,7 +20,13 @@ from siftback.lab.records.frame import (
     read_runs,
     speedups,
 )
-from siftback.lab.records.run_summary import MATCHED, METRICS, TRADITIONAL, bits_per_character
+from siftback.lab.records.run_summary import (
+    MATCHED,
+    METRICS,
+    TRADITIONAL,
+    bits_per_character,
+    peak_signal_to_noise,
+)
 from siftback.lab.records.tables import terminal
 
 WIDEST = 12  # columns of a benchmark's table
@@ -30,6 +36,8 @@ _TERMINAL = {
     "strategy": "strategy",
     "final error %": "error %",
     "final loss": "loss",
+    "final RMSE %": "RMSE %",
+    "PSNR, dB": "PSNR, dB",
     "kept": "kept",
     "examples backpropagated": "backpropagated",
     "seconds of training": "seconds",
@@ -151,7 +159,7 @@ def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
 
 def _numbers(runs: pd.DataFrame) -> dict[str, str]:
     metric, means = METRICS[runs.metric.iloc[0]], runs.mean(numeric_only=True)
-    unit = " %" if metric.name == "error" else ""
+    unit = " %" if metric.unit == "%" else ""
     cells = {
         f"{end} {metric.noun}{unit}": f"{mean_and_spread(runs[end]):.{metric.digits}f}"
         for end in ("final", "best")
@@ -160,6 +168,8 @@ def _numbers(runs: pd.DataFrame) -> dict[str, str]:
         tokens = runs.tokens_per_character.fillna(1.0)
         bits = list(map(bits_per_character, runs.final, tokens))
         cells["bits per character"] = f"{mean_and_spread(bits):.{metric.digits}f}"
+    if metric.name == "rmse":
+        cells["PSNR, dB"] = f"{mean_and_spread(map(peak_signal_to_noise, runs.final)):.2f}"
     return cells | {
         "kept": f"{means.keep_measured:.3f}",
         "examples forwarded": readable(means.examples_forwarded),
@@ -182,8 +192,8 @@ def _caption(comparison: Comparison) -> str | None:
     if not comparison.runs:
         return None
     metric = comparison.metric
-    unit = "" if metric.name == "error" else ", in nats per token"
-    example = "one example" if metric.name == "error" else "one window"
+    unit = "" if metric.name == "error" else f", in {metric.plural}"
+    example = "one window" if metric.name == "loss" else "one example"
     caption = (
         f"Final test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: "
         f"forwards of {example}, a backward counted as two."

@@ -16,9 +16,10 @@ from siftback import NoiseGuard
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.stream import Batch, BatchStream, evaluation_batches
 from siftback.lab.forward import (
+    are_right,
     autocast_context,
-    cross_entropies,
     evaluation_batch_size,
+    losses_of_outputs,
     training_device,
 )
 from siftback.lab.records.columns import write_columns
@@ -125,8 +126,8 @@ class Observer:
         for inputs, labels in batches:
             with autocast_context(self._settings, self._device):
                 logits = model(inputs).float()
-            losses.append(cross_entropies(logits, labels).cpu())
-            correct.append((logits.argmax(-1) == labels).reshape(len(labels), -1).all(1).cpu())
+            losses.append(losses_of_outputs(logits, labels).cpu())
+            correct.append(are_right(logits, labels).reshape(len(labels), -1).all(1).cpu())
         return torch.cat(losses), torch.cat(correct)
 
     def _confidence(self, model: nn.Module, trained: tuple[Tensor, Tensor]) -> dict[str, Any]:
@@ -167,7 +168,7 @@ class Observer:
         random_devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(random_devices), torch.enable_grad():
             with autocast_context(self._settings, self._device):
-                losses = cross_entropies(model(inputs), labels)
+                losses = losses_of_outputs(model(inputs), labels)
             gradients = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
         return torch.cat([gradient.flatten() for gradient in gradients]), losses.detach()
 

@@ -1,5 +1,6 @@
 """One run: a model trained from its seed to its length, tested on the way."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -9,27 +10,31 @@ from torch import Tensor, nn
 
 from siftback.errors import ConfigError
 from siftback.lab import rates
-from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.data_set import COLOUR_RANGE, IGNORED, DataSet, Kind
 from siftback.lab.data.load import rare_classes
 from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.forward import (
     Stepper,
+    are_right,
     autocast_context,
     build_model,
-    cross_entropies,
     evaluation_batch_size,
+    losses_of_outputs,
     training_device,
 )
 from siftback.lab.length import Length, PhaseClock, Spent
 from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
-from siftback.lab.records.run_summary import Evaluation, RunSummary
+from siftback.lab.records.run_summary import Evaluation, MetricName, RunSummary
 from siftback.lab.run.checkpoints import Checkpoints
 from siftback.lab.run.observer import SUSPECTS_SUFFIX, Observer, write_suspect_table
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import LENGTHS, Run, Settings
 from siftback.lab.strategies.strategy import Job
 from siftback.lab.strategies.table import find_strategy
+
+JUDGED_BY: dict[Kind, MetricName] = {"language": "loss", "pixels": "rmse"}
+"""What runs are judged by, where it is not the error."""
 
 
 class Scored(NamedTuple):
@@ -250,7 +255,10 @@ class Training:
 
     @torch.no_grad()
     def _test(self) -> tuple[float, float]:
-        """Returns mean loss and error in percent over the test set, of language over its tokens."""
+        """Returns mean loss and error in percent over the test set, of language over its tokens.
+
+        Of pixels the error is the root of the mean loss, in percent of the range of colours.
+        """
         model, data, settings = self.stepper.tested, self.data, self.settings
         was_training = model.training
         model.eval()
@@ -260,12 +268,15 @@ class Training:
         for inputs, labels in evaluation_batches(data, size, self.device, settings.channels_last):
             with autocast_context(settings, self.device):
                 logits = model(inputs).float()
-            loss += cross_entropies(logits, labels).sum()
+            loss += losses_of_outputs(logits, labels).sum()
             valid = labels != IGNORED
-            wrong += ((logits.argmax(-1) != labels) & valid).sum()
+            wrong += (~are_right(logits, labels) & valid).sum()
             count += valid.sum()
         model.train(was_training)
-        return float(loss) / len(data.test_labels), 100 * float(wrong) / float(count)
+        mean = float(loss) / len(data.test_labels)
+        if data.kind == "pixels":
+            return mean, 100 * math.sqrt(mean) / COLOUR_RANGE
+        return mean, 100 * float(wrong) / float(count)
 
     @torch.no_grad()
     def _errors_by_class(self) -> Tensor:
@@ -354,7 +365,7 @@ class Training:
             cost_scoring=self.scoring.cost,
             seconds_scoring=round(self.scoring.seconds, 6),
             seconds_observing=self.observer.seconds if self.observer else {},
-            metric="loss" if data.kind == "language" else "error",
+            metric=JUDGED_BY.get(data.kind, "error"),
             test_loss_final=last.test_loss,
             test_loss_best=min(evaluation.test_loss for evaluation in evaluations),
             tokens_per_character=data.tokens_per_character,

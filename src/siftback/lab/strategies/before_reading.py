@@ -10,7 +10,7 @@ from torch import Tensor
 from siftback import EpochRule, Epochs, Memory, NoiseGuard, Schedule, Share
 from siftback.errors import ConfigError
 from siftback.lab.data.stream import Batch
-from siftback.lab.forward import autocast_context, cross_entropies
+from siftback.lab.forward import autocast_context, losses_of_outputs
 from siftback.lab.length import FORWARD
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.strategy import LoaderBatches, ProgressSchedule, rank_agreement
@@ -57,21 +57,24 @@ class BeforeReading(LoaderBatches):
 
     def recorded_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Returns the mean loss of losses, and maybe predictions, that the loader records."""
-        if not self.rule.needs_predictions:
-            return super().recorded_loss(inputs, labels)
-        losses, correct, confidence = self._predict(inputs, labels)
-        return self.loader.loss(losses, correct=correct, confidence=confidence)
+        losses, predictions = self._predict(inputs, labels)
+        return self.loader.loss(losses, **predictions)
 
-    def _predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns losses, whether each guess is right, of a window all, and its probability."""
+    def _predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Returns losses, and the predictions that the rule needs besides.
+
+        They are whether each guess is right, of a window all, and its probability.
+        """
         model = self.job.model
         outputs = (self.call if model.training else model)(inputs)
+        losses = losses_of_outputs(outputs, labels, self.job.settings.label_smoothing)
+        if not self.rule.needs_predictions:
+            return losses, {}
         confidence, guess = outputs.detach().float().softmax(-1).max(-1)
         right = guess == labels
         if labels.ndim == 2:
             right, confidence = right.all(1), confidence.mean(1)
-        losses = cross_entropies(outputs, labels, self.job.settings.label_smoothing)
-        return losses, right, confidence
+        return losses, {"correct": right, "confidence": confidence}
 
     @torch.no_grad()
     def _forward_left_out(self) -> None:
@@ -83,9 +86,9 @@ class BeforeReading(LoaderBatches):
                 break
             with autocast_context(job.settings, job.device):
                 inputs, labels = self.stream.plain_of(indices)
-                losses, correct, confidence = self._predict(inputs, labels)
+                losses, predictions = self._predict(inputs, labels)
             self.count_lengths(inputs, FORWARD)
-            self.loader.record(losses, correct=correct, confidence=confidence, indices=indices)
+            self.loader.record(losses, indices=indices, **predictions)
             self.loader.stats.scored += len(indices)
         job.model.train()
         self.loader.stats.seconds_selection += time.perf_counter() - started

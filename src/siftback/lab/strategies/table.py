@@ -47,6 +47,7 @@ _OF_MEMORY, _AT_ONCE = Share(0.15), Epochs(0)
 _IMAGES: tuple[Kind, ...] = ("images",)
 _LABELLED: tuple[Kind, ...] = ("images", "texts", "rows")
 _LANGUAGE: tuple[Kind, ...] = ("language",)
+_PROBABLE: tuple[Kind, ...] = (*_LABELLED, *_LANGUAGE)
 
 
 def _diet(keep: float) -> float:
@@ -234,10 +235,12 @@ _ROWS = (
              _ALL, WeightedBatches, weighted=partial(weighted_example_loss, linupper_weights)),
     Strategy("dft",
              "every example, or token of language, weighted by the probability of its label",
-             _ALL, WeightedBatches, weighted=partial(weighted_token_loss, dft_weights)),
+             _ALL, WeightedBatches, weighted=partial(weighted_token_loss, dft_weights),
+             kinds=_PROBABLE),
     Strategy("inverse-probability", "as dft, weighted by one over that probability, up to a cap",
              _ALL, WeightedBatches,
-             weighted=partial(weighted_token_loss, inverse_probability_weights)),
+             weighted=partial(weighted_token_loss, inverse_probability_weights),
+             kinds=_PROBABLE),
     Strategy("matched",
              "Traditional given the budget of a selective run, its learning rates fully decayed",
              IdealCost(note="that of the run it is matched to")),

@@ -53,15 +53,13 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return asked
 
 
-def report(title: str, goals: list[Goal], asked: argparse.Namespace, tabled: bool = False) -> None:
+def report(title: str, goals: list[Goal], asked: argparse.Namespace) -> None:
     """Prints the table, one line per ratio, and writes the record that the page is made from.
 
     Args:
         title: What is measured.
         goals: The ratios.
         asked: The options.
-        tabled: Whether the page of results has all of them, a row per setting, and not only how
-            many goals were met.
     """
     table = Table("setting", "ratio", "measured", "goal", title=title)
     before = None
@@ -76,7 +74,6 @@ def report(title: str, goals: list[Goal], asked: argparse.Namespace, tabled: boo
     if asked.json:
         record = {
             "title": title,
-            "tabled": tabled,
             "environment": environment(vars(asked)),
             "rows": [goal._asdict() for goal in goals],
         }

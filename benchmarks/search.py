@@ -357,7 +357,7 @@ def main() -> None:
     for name in [asked.only] if asked.only else CASES:
         found[name] = measure(name, asked.quick, asked.out)
     goals = [goal for name in CASES for goal in found.get(name, [])]
-    report(TITLE, goals, asked, tabled=True)
+    report(TITLE, goals, asked)
 
 
 if __name__ == "__main__":

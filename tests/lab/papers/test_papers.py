@@ -227,7 +227,7 @@ def test_the_verdicts_have_the_recipes_runs_too(results, made, tmp_path):
     (results / RUNS / "torn-small" / "summary.json").write_text("{")
     write_page(results, tmp_path / "results.md")
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
-    row = "| sb | -1.50 ± 0.71, undecided |"
+    row = "  - undecided: sb -1.50 ± 0.71\n"
     assert row in text.partition("\n## What a verdict")[0]
     assert "torn-small/summary.json is damaged" in text.partition("## Left out")[2]
 

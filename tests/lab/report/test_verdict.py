@@ -161,7 +161,8 @@ def test_every_page_shows_the_word_of_the_same_rule(comparison, add_run, tmp_pat
         assert counts in text
     for verdict, number in zip(found, numbers(comparison)["verdicts"], strict=True):
         assert number["outcome"] == verdict.outcome
-        assert f"± {verdict.difference.spread:.2f}, {verdict.outcome} |" in results
+        listed = f"- {verdict.outcome}: {verdict.strategy} {verdict.difference:+.2f}\n"
+        assert listed in results
         assert f'<span class="verdict {verdict.outcome}">{verdict.outcome}</span>' in report
         assert verdict.sentence.startswith(
             f"{verdict.label} {'' if verdict.outcome == 'paid' else 'is '}{verdict.outcome}: "

@@ -1,14 +1,14 @@
 """The titles of comparisons, and which of them belong together."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import NOUNS
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import listed
+from siftback.lab.records.formatting import counted, listed
 
 # Settings that say which runs a comparison has.
 PLAN = ("strategies", "keeps", "seeds", "matched")
@@ -91,3 +91,18 @@ def noun_of(comparison: Comparison) -> str:
         return NOUNS[models.find_architecture(model).takes]
     except ConfigError:  # a model of another release
         return "examples"
+
+
+def describe_extent(comparisons: Sequence[Comparison]) -> str:
+    """Says how much was trained, when, and on which machines."""
+    runs = sum(len(comparison.runs) for comparison in comparisons)
+    setups = listed(setup(comparison) for comparison in comparisons if comparison.runs)
+    text = f"{counted(len(comparisons), 'comparison')} of {counted(runs, 'run')}: {setups}."
+    dates = (str(comparison.environment.get("date", ""))[:10] for comparison in comparisons)
+    days = sorted(date for date in dates if date)
+    if not days:
+        return text
+    machines = listed(
+        comparison.machine(label) for comparison in comparisons for label in comparison.by_label()
+    )
+    return f"{text} Recorded {' to '.join(dict.fromkeys((days[0], days[-1])))} on {machines}."

@@ -15,7 +15,7 @@ from siftback.lab.figures.curves import AXES
 from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.styles import assign_styles
-from siftback.lab.figures.titles import setup
+from siftback.lab.figures.titles import describe_extent, setup
 from siftback.lab.figures.writing import export_csv, format_rows, write_analysis
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
@@ -241,21 +241,6 @@ def describe_data(comparisons: Sequence[Comparison]) -> str:
     """Says what was trained on, as the page's title."""
     data = listed(run.data for comparison in comparisons for run in comparison.runs)
     return f"Selective training on {data}" if data else "Selective training"
-
-
-def describe_extent(comparisons: Sequence[Comparison]) -> str:
-    """Says how much was trained, when, and on which machines."""
-    runs = sum(len(comparison.runs) for comparison in comparisons)
-    setups = listed(setup(comparison) for comparison in comparisons if comparison.runs)
-    text = f"{counted(len(comparisons), 'comparison')} of {counted(runs, 'run')}: {setups}."
-    dates = (str(comparison.environment.get("date", ""))[:10] for comparison in comparisons)
-    days = sorted(date for date in dates if date)
-    if not days:
-        return text
-    machines = listed(
-        comparison.machine(label) for comparison in comparisons for label in comparison.by_label()
-    )
-    return f"{text} Recorded {' to '.join(dict.fromkeys((days[0], days[-1])))} on {machines}."
 
 
 def format_interval(verdict: Verdict) -> str:

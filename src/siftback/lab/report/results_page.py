@@ -22,12 +22,12 @@ from siftback.lab.figures.figure import Grid
 from siftback.lab.figures.noise import NoisyEnd, noisy_ends, with_wrong_labels
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
-from siftback.lab.figures.titles import task
+from siftback.lab.figures.titles import describe_extent
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted, facts_line, listed
-from siftback.lab.records.frame import machine_of, mean_and_spread, read_runs, tally
+from siftback.lab.records.frame import mean_and_spread, read_runs, tally
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
@@ -73,7 +73,8 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     comparisons, damaged = comparisons_of(results)
     others = without_tables(comparisons)
     judged = [verdict for verdict in verdicts(others) if verdict.compared]
-    main = main_verdicts(judged)
+    main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
+    methods = method_ratios(experiments(comparisons))
     benchmarks, damaged_benchmarks = benchmarks_of(results / BENCHMARKS)
     at_rates, damaged_rates = _read_within(
         path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
@@ -82,24 +83,23 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     of_rare, damaged_rare = _read_within([results / RARE])
     rare = ANALYSES["rare"](of_rare)
     shared, tuned, damaged_tuning = _tuning(results / TUNING)
-    templates = read_templates(
-        markdown=markdown, counted=counted, goals=_goals, by_setting=_by_setting, tally=tally
-    )
+    templates = read_templates(markdown=markdown, counted=counted, goals=_goals, tally=tally)
     text = templates.get_template("results.md.j2").render(
         name=results.name,
         link=f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/",
         ratios=ANALYSES["pays"](comparisons),
-        budgets=_by_budget(method_ratios(experiments(comparisons))),
+        several_budgets=_several_budgets(methods),
+        single_budgets=_single_budgets(methods),
         wrong_labels=_by_method(noisy_ends(comparisons)),
         judged=judged,
         headline=headline(judged),
-        main_by=lambda metric: _by_data([item for item in main if item.metric is metric]),
+        by_outcome=_by_outcome(main),
         rule=RULE,
-        rests=_rests(judged, others),
+        extent=describe_extent([item for name, item in named(others) if name in compared]),
         papers=short(results) if (results / RUNS).is_dir() else [],
         benchmarks=benchmarks,
         damaged_benchmarks=damaged_benchmarks,
-        rates=format_rows(rates) if isinstance(rates, Grid) else [],
+        rates=_by_rule(rates) if isinstance(rates, Grid) else [],
         damaged_rates=damaged_rates,
         rare=format_rows(rare) if isinstance(rare, Grid) else [],
         damaged_rare=damaged_rare,
@@ -146,8 +146,7 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         folder: Holds a JSON file for each.
 
     Returns:
-        Each one's ``title``, ``environment`` and ``rows``, whether the page has all of them,
-        ``tabled``, and what is damaged, a line each.
+        Each one's ``title``, ``environment`` and ``rows``, and what is damaged, a line each.
     """
     benchmarks, problems = [], []
     for path in sorted(folder.glob("*.json")):
@@ -162,7 +161,6 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
                     "title": str(record["title"]),
                     "environment": dict(record.get("environment") or {}),
                     "rows": rows,
-                    "tabled": bool(record.get("tabled")),
                 }
             )
         except UNREADABLE as error:
@@ -194,21 +192,36 @@ def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
     return [judged[number] for number in sorted(first)]
 
 
-def _by_budget(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
-    """Lays out budget ratios with intervals: a row for each method, a column for each budget."""
-    blank = {f"{budget:g} epochs": "" for budget in sorted({method.budget for method in methods})}
+def _several_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
+    """Lays out the ratios of methods at several budgets: a row for each method and experiment."""
+    budgets = sorted({method.budget for method in methods})
     rows = []
     for (data, label), group in groupby(methods, lambda end: (end.experiment.title, end.label)):
         ends = list(group)
-        spent = [f"{end:.2f}" for end in sorted(end.epochs for end in ends)]
-        rows.append(
-            {"data and model": data, "method": label}
-            | {"seeds": listed(end.ratio.seeds for end in ends)}
-            | blank
-            | {f"{end.budget:g} epochs": _with_interval(end) for end in ends}
-            | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
-        )
+        spent = [f"{end.epochs:.2f}" for end in sorted(ends, key=lambda end: end.epochs)]
+        cells = {f"{end.budget:g} epochs": _with_interval(end) for end in ends}
+        if len(ends) > 1:
+            rows.append(
+                {"data and model": data, "method": label}
+                | {"seeds": listed(end.ratio.seeds for end in ends)}
+                | {name: cells.get(name, "") for name in (f"{at:g} epochs" for at in budgets)}
+                | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
+            )
     return rows
+
+
+def _single_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
+    """Lays out the ratios of methods at a single budget: a column for each method."""
+    counts = Counter((method.experiment.title, method.label) for method in methods)
+    return pivot(
+        (
+            {"data and model": f"{end.experiment.title}, {end.budget:g} epochs"},
+            end.label,
+            _with_interval(end),
+        )
+        for end in methods
+        if counts[end.experiment.title, end.label] == 1
+    )
 
 
 def _with_interval(end: MethodRatio) -> str:
@@ -232,53 +245,27 @@ def _by_method(noisy: Sequence[NoisyEnd]) -> list[dict[str, str]]:
     return rows
 
 
-def _by_data(judged: Sequence[Verdict]) -> list[dict[str, str]]:
-    """Lays out verdicts: a row for each strategy, a column for each data set."""
+def _by_outcome(main: Sequence[Verdict]) -> dict[str, dict[str, str]]:
+    """Lists the strategies of each data set by their verdicts, with the differences."""
+    lists: dict[str, dict[str, str]] = {}
+    for data in dict.fromkeys(verdict.data for verdict in main):
+        of_data = [verdict for verdict in main if verdict.data == data]
+        lists[data] = {
+            outcome: ", ".join(f"{item.strategy} {difference_of(item)}" for item in group)
+            for outcome, group in groupby(of_data, lambda verdict: verdict.outcome)
+        }
+    return lists
+
+
+def _by_rule(rates: Grid) -> list[dict[str, str]]:
+    """Lays out learning rates: a row for each experiment, a column for each method."""
     return pivot(
         (
-            {"strategy": verdict.strategy},
-            verdict.data,
-            f"{difference_of(verdict)}, "
-            + ("**paid**" if verdict.outcome == "paid" else verdict.outcome),
+            {"data and model": row["data and model"], "seeds": row["seeds"]},
+            row["method"],
+            f"{row['error or loss at each rate']}; lowest at {row['lowest at']}",
         )
-        for verdict in judged
-    )
-
-
-def _rests(judged: Sequence[Verdict], comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
-    """Returns a row for each comparison with a verdict: what was trained, where and when."""
-    verdict_counts = Counter(verdict.comparison for verdict in judged)
-    rows = []
-    for name, comparison in named(comparisons):
-        if verdict_counts[name]:
-            runs, environment = read_runs(comparison), comparison.environment
-            rows.append(
-                {
-                    "comparison": name,
-                    "what was trained": task(comparison),
-                    "verdicts": str(verdict_counts[name]),
-                    "runs": str(len(runs)),
-                    "seeds": listed(sorted(runs.seed)),
-                    "machine": listed(machine_of(runs, label) for label in runs.label.unique()),
-                    "recorded": str(environment.get("date", ""))[:10],
-                    "commit": str(environment.get("commit", ""))[:7],
-                }
-            )
-    return rows
-
-
-def _by_setting(benchmark: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Lays out a benchmark in full: a row for each setting, a column for what is measured."""
-    return pivot(
-        (
-            {"": row["setting"]},
-            row["what"],
-            # A count is an integer.
-            f"{row['measured']:.2f}"
-            if isinstance(row["measured"], float)
-            else str(row["measured"]),
-        )
-        for row in benchmark["rows"]
+        for row in format_rows(rates)
     )
 
 

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from siftback import Indexed, SelectiveLoader, SelectiveSampler
 from siftback.batches.pool import Pool
 from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
@@ -28,6 +29,7 @@ RULES = {
     "ucb": lambda: UCB(0.4, every=2),
     "seta": lambda: SeTa(0.2, groups=5, delta=1.0),
     "ies": lambda: IES(threshold=0.3, window=1),
+    "evolved": lambda: EvolvedSampling(0.5, warmup=Epochs(1)),
     "memory": lambda: Memory(0.5, warmup=Epochs(1), tail=Share(0.25)),
     "ratio memory": lambda: Memory(warmup=Epochs(1)),
     "ratio memory, guarded": lambda: Memory(warmup=Epochs(1), guard=NoiseGuard(CLASSES, visits=1)),

@@ -13,6 +13,7 @@ from siftback import (
     RS2,
     UCB,
     Ema,
+    EvolvedSampling,
     Fresh,
     GradientBound,
     InBatchRank,
@@ -225,6 +226,9 @@ RULES = {
     "ies": rule(
         IES, {"window": 1}, {"threshold": {"threshold": 0.3}, "window": {"window": 2},
                              "keep": {"keep": 0.5}},
+    ),
+    "evolved": rule(
+        EvolvedSampling, {}, {"keep": {"keep": 0.3}, "fast": {"fast": 0.3}, "slow": {"slow": 0.7}}
     ),
     "stale": rule(
         Stale, {"keep": 0.5}, KEEP | {"every": {"every": 4}, "scorer": {"scorer": GradientBound()}}

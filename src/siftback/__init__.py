@@ -28,6 +28,7 @@ if typing.TYPE_CHECKING:
     from siftback.losses.sequences import token_losses as token_losses
     from siftback.probing.probe import probe as probe
     from siftback.probing.result import ProbeResult as ProbeResult
+    from siftback.rules.evolved import EvolvedSampling as EvolvedSampling
     from siftback.rules.ewma import Ewma as Ewma
     from siftback.rules.forecast import Forecast as Forecast
     from siftback.rules.forecast import forecast as forecast

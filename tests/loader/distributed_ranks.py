@@ -17,6 +17,7 @@ from siftback import (
     RS2,
     UCB,
     Epochs,
+    EvolvedSampling,
     InfoBatch,
     Kakurenbo,
     Memory,
@@ -47,6 +48,7 @@ RULES = {
     "ucb": lambda: UCB(0.6, every=2),
     "seta": lambda: SeTa(0.2, groups=4, delta=1.0),
     "ies": lambda: IES(threshold=0.1, window=1),
+    "evolved": lambda: EvolvedSampling(0.4),
     "learned": lambda: Learned(warmup=Epochs(1)),
 }
 REMEMBERED = {

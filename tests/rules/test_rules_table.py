@@ -20,6 +20,7 @@ from resuming import Counter, Random, check_resumes
 from siftback import Epochs
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import StateError
+from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
@@ -104,6 +105,28 @@ def bends(losses):
     return [abs(third - 2 * second + first) for first, second, third in zip(*losses, strict=True)]
 
 
+def in_proportion(sizes, count):
+    """Of examples that count draws are shared among, none of them more than one."""
+    certain = set()
+    while True:
+        rest = sum(size for row, size in enumerate(sizes) if row not in certain)
+        scale = (count - len(certain)) / rest
+        above = {row for row, size in enumerate(sizes) if scale * size > 1} - certain
+        if not above:
+            return [1.0 if row in certain else scale * size for row, size in enumerate(sizes)]
+        certain |= above
+
+
+def evolved(losses):
+    found = []
+    for own in zip(*losses, strict=True):
+        score = 1 / len(losses[0])
+        for loss in own:
+            weight, score = 0.2 * score + 0.8 * loss, 0.8 * score + 0.2 * loss
+        found.append(weight)
+    return found
+
+
 ROWS = {
     "infobatch": Row(
         lambda: InfoBatch(0.6, 1.0),
@@ -139,6 +162,11 @@ ROWS = {
         lambda losses: [float(bend >= 0.5) for bend in bends(losses)],
         lambda: IES(threshold=1e-9, keep=0.999),
     ),
+    "evolved": Row(
+        lambda: EvolvedSampling(0.5),
+        lambda losses: in_proportion(evolved(losses), round(len(losses[0]) / 2)),
+        lambda: EvolvedSampling(1.0),
+    ),
     "memory": Row(
         lambda: Memory(0.625, floor=0.25),
         lambda losses: by_percentile(losses[-1], 1.0, 0.25),
@@ -166,7 +194,7 @@ ROWS = {
     ),
 }
 every = pytest.mark.parametrize("name", ROWS)
-COUNTED = {"rs2", "rs2, replaced", "memory", "stale", "ewma", "process"}
+COUNTED = {"rs2", "rs2, replaced", "evolved", "memory", "stale", "ewma", "process"}
 """Those whose draw is of a number known beforehand."""
 
 # Eight examples, two of them alike.

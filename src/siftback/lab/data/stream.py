@@ -206,7 +206,9 @@ def finisher(
     if isinstance(data, ImageData):
         return NormalisedImages(data, device, channels_last, augment or data.augmentation)
     if isinstance(data, TableData):
-        return StandardisedRows(data, device)
+        mean, std = data.mean.to(device), data.std.to(device)
+        # A number that is missing becomes 0, the mean.
+        return lambda rows, labels, generator: (((rows - mean) / std).nan_to_num(0.0), labels)
     if isinstance(data, PixelData):
         return lambda coordinates, colours, generator: (coordinates, colours)
     return trim_texts
@@ -242,14 +244,3 @@ class NormalisedImages:
             images = self._augment(images, generator, self._zero)
         floats = images.to(torch.float32, memory_format=self._layout)
         return floats.mul_(self._scale).add_(self._shift), labels
-
-
-class StandardisedRows:
-    """Scales the numbers of rows, ``(number - mean) / std``; a missing one becomes 0, the mean."""
-
-    def __init__(self, data: TableData, device: str | torch.device) -> None:
-        self._mean, self._std = data.mean.to(device), data.std.to(device)
-
-    def __call__(self, rows: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:
-        """Returns rows, float32[B, F], without missing numbers; and labels."""
-        return ((rows - self._mean) / self._std).nan_to_num(0.0), labels

@@ -3,6 +3,7 @@
 The fast paths of the library are compared with these.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -28,6 +29,18 @@ def shared_probability(history: Sequence[float], loss: float, beta: float) -> fl
     up_to = sum(seen <= loss for seen in history) / len(history)
     area, _ = scipy.integrate.quad(lambda share: share**beta, below, up_to)
     return area / (up_to - below)
+
+
+def order_probabilities(examples: int, subset: int, count: int) -> list[float]:
+    """OrderDP's gamma_j, from the highest loss on, as Jin et al. 2026 print it."""
+    return [
+        sum(
+            math.comb(j - 1, place - 1) * math.comb(examples - j, subset - place)
+            for place in range(max(1, subset - examples + j), min(count, j) + 1)
+        )
+        / math.comb(examples, subset)
+        for j in range(1, examples + 1)
+    ]
 
 
 def one_at_a_time(

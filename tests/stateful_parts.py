@@ -23,6 +23,7 @@ from siftback import (
     Kath18,
     Memory,
     NoiseGuard,
+    OrderDP,
     Percentile,
     Reduced,
     SeTa,
@@ -230,6 +231,7 @@ RULES = {
     "evolved": rule(
         EvolvedSampling, {}, {"keep": {"keep": 0.3}, "fast": {"fast": 0.3}, "slow": {"slow": 0.7}}
     ),
+    "orderdp": rule(OrderDP, {}, {"subset": {"subset": 0.4}, "top": {"top": 0.5}}),
     "stale": rule(
         Stale, {"keep": 0.5}, KEEP | {"every": {"every": 4}, "scorer": {"scorer": GradientBound()}}
     ),

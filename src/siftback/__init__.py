@@ -37,6 +37,7 @@ if typing.TYPE_CHECKING:
     from siftback.rules.kakurenbo import Kakurenbo as Kakurenbo
     from siftback.rules.memory import Memory as Memory
     from siftback.rules.noise_guard import NoiseGuard as NoiseGuard
+    from siftback.rules.orderdp import OrderDP as OrderDP
     from siftback.rules.rs2 import RS2 as RS2
     from siftback.rules.rule import EpochRule as EpochRule
     from siftback.rules.rule import RefreshedRule as RefreshedRule

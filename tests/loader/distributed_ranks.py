@@ -21,6 +21,7 @@ from siftback import (
     InfoBatch,
     Kakurenbo,
     Memory,
+    OrderDP,
     Percentile,
     SelectiveLoader,
     SelectiveSampler,
@@ -49,6 +50,7 @@ RULES = {
     "seta": lambda: SeTa(0.2, groups=4, delta=1.0),
     "ies": lambda: IES(threshold=0.1, window=1),
     "evolved": lambda: EvolvedSampling(0.4),
+    "orderdp": lambda: OrderDP(0.7),
     "learned": lambda: Learned(warmup=Epochs(1)),
 }
 REMEMBERED = {

@@ -1,16 +1,19 @@
 """Each rule against its paper's formula, slowly."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from reference import order_probabilities
 from remembering import Numbered, plain, ruled, seeded, spread, steps_of, weights_of
 from siftback.errors import ConfigError, LossError
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch, infobatch_weights
 from siftback.rules.kakurenbo import Kakurenbo, hidden_examples
+from siftback.rules.orderdp import OrderDP, draw_top_of_subset
 from siftback.rules.rs2 import RS2, take_from_permutations
 from siftback.rules.seta import SeTa, loss_groups
 from siftback.rules.ucb import UCB
@@ -331,6 +334,30 @@ def test_ies_leaves_out_what_is_settled(keep):
         assert weights == [0.0 if n in settled else 1.0 for n in range(31)]
 
 
+# OrderDP
+
+
+@pytest.mark.parametrize(("subset", "count"), [(1, 1), (4, 2), (4, 4), (6, 1), (7, 3)])
+def test_orderdp_s_mean_loss_is_that_of_its_surrogate(subset, count):
+    """Over all subsets, one by one."""
+    losses = sorted(spread(7).tolist(), reverse=True)
+    subsets = [sorted(own, reverse=True) for own in itertools.combinations(losses, subset)]
+    mean = sum(sum(own[:count]) / count for own in subsets) / len(subsets)
+    shares = order_probabilities(7, subset, count)
+    weighted = sum(share * loss for share, loss in zip(shares, losses, strict=True))
+    assert mean == pytest.approx(weighted / count)
+    assert sum(shares) == pytest.approx(count)
+
+
+def test_orderdp_draws_the_highest_of_its_subset():
+    losses = spread(30)
+    losses[[3, 8]] = torch.nan  # which come first
+    weights = draw_top_of_subset(losses, 12, 5, seeded(1))
+    order = [n for n in torch.randperm(30, generator=seeded(1)).tolist() if n not in (3, 8)]
+    highest = sorted(order[:10], key=losses.__getitem__, reverse=True)[:3]
+    assert sorted(weights.nonzero().flatten().tolist()) == sorted([3, 8, *highest])
+
+
 REFUSED = {
     "ratio": (lambda: InfoBatch(ratio=1), r"ratio=1: give a share in \[0, 1\)"),
     "delta": (lambda: InfoBatch(delta=0), r"delta=0: give a share in \(0, 1\]"),
@@ -340,6 +367,7 @@ REFUSED = {
     "c": (lambda: UCB(c=-1), "c=-1: give a finite number, at least 0"),
     "every": (lambda: UCB(every=0), "every=0: give an integer, at least 1"),
     "groups": (lambda: SeTa(groups=0), "groups=0: give an integer, at least 1"),
+    "subset": (lambda: OrderDP(subset=0), r"subset=0: give a share in \(0, 1\]"),
     "window": (lambda: IES(window=0), "window=0: give an integer, at least 1"),
     "settled": (lambda: IES(threshold=0), "threshold=0: give a finite number above 0"),
     "table": (

@@ -14,7 +14,7 @@ import torch
 
 import siftback.contrib
 import siftback.rules
-from reference import shared_probability
+from reference import order_probabilities, shared_probability
 from remembering import REFRESHED, RULES
 from resuming import Counter, Random, check_resumes
 from siftback import Epochs
@@ -26,6 +26,7 @@ from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
+from siftback.rules.orderdp import OrderDP
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule
 from siftback.rules.seta import SeTa
@@ -127,6 +128,13 @@ def evolved(losses):
     return found
 
 
+def by_order(losses, subset, count):
+    """Of equal losses, each has the mean of their places."""
+    shares, ranked = order_probabilities(len(losses), subset, count), sorted(losses, reverse=True)
+    places = [[place for place, each in enumerate(ranked) if each == loss] for loss in losses]
+    return [sum(shares[place] for place in own) / len(own) for own in places]
+
+
 ROWS = {
     "infobatch": Row(
         lambda: InfoBatch(0.6, 1.0),
@@ -167,6 +175,11 @@ ROWS = {
         lambda losses: in_proportion(evolved(losses), round(len(losses[0]) / 2)),
         lambda: EvolvedSampling(1.0),
     ),
+    "orderdp": Row(
+        lambda: OrderDP(0.75, 0.5),
+        lambda losses: by_order(losses[-1], 6, 3),
+        lambda: OrderDP(1.0, 1.0),
+    ),
     "memory": Row(
         lambda: Memory(0.625, floor=0.25),
         lambda losses: by_percentile(losses[-1], 1.0, 0.25),
@@ -194,7 +207,7 @@ ROWS = {
     ),
 }
 every = pytest.mark.parametrize("name", ROWS)
-COUNTED = {"rs2", "rs2, replaced", "evolved", "memory", "stale", "ewma", "process"}
+COUNTED = {"rs2", "rs2, replaced", "evolved", "orderdp", "memory", "stale", "ewma", "process"}
 """Those whose draw is of a number known beforehand."""
 
 # Eight examples, two of them alike.

@@ -96,8 +96,8 @@ def test_the_headline_counts(filled):
         "Traditional"
     )
     assert told.endswith(
-        "With the false-discovery rate over all 2 intervals held at 5% (Benjamini and Hochberg "
-        "1995), 0 of those that paid and 0 of those that are worse remain."
+        "With the false-discovery rate held at 5% (Benjamini and Hochberg 1995), 0 of those that "
+        "paid and 0 of those that are worse remain, of 2 intervals."
     )
     assert headline([]) == "No selective strategy was run, so there is nothing to judge."
 
@@ -216,6 +216,7 @@ def test_what_remains_is_what_the_paper_s_procedure_rejects(filled):
         held = remaining([*found, replace(pattern, differences=[-1.0])])  # that is no test
         assert held == [each for each, is_held in zip(found, expected, strict=True) if is_held]
     assert 0 < sum(expected) < 40
+    assert remaining([replace(pattern, differences=[-1.0, -1.0])]) == []
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):

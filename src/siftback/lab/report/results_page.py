@@ -34,6 +34,7 @@ from siftback.lab.report.embedding import read_templates
 from siftback.lab.report.verdict import (
     RULE,
     Verdict,
+    describe_remaining,
     difference_of,
     headline,
     named,
@@ -73,6 +74,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     comparisons, damaged = comparisons_of(results)
     others = without_tables(comparisons)
     judged = [verdict for verdict in verdicts(others) if verdict.compared]
+    everything = verdicts(comparisons)
     main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
     methods = method_ratios(experiments(comparisons))
     benchmarks, damaged_benchmarks = benchmarks_of(results / BENCHMARKS)
@@ -93,6 +95,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         wrong_labels=_by_method(noisy_ends(comparisons)),
         judged=judged,
         headline=headline(judged),
+        remaining_of_all=describe_remaining(everything) if others != comparisons else "",
         by_outcome=_by_outcome(main),
         rule=RULE,
         extent=describe_extent([item for name, item in named(others) if name in compared]),

@@ -216,6 +216,8 @@ def remaining(verdicts_shown: Sequence[Verdict]) -> list[Verdict]:
     from scipy.stats import false_discovery_control  # takes longer to import than all else here
 
     tested = [verdict for verdict in verdicts_shown if verdict.interval]
+    if not tested:
+        return []
     adjusted = false_discovery_control([p_value(verdict.differences) for verdict in tested])
     return [
         verdict
@@ -238,14 +240,22 @@ def headline(verdicts_shown: Sequence[Verdict]) -> str:
     if best.outcome == "paid":
         text += f"Clearest is {best.label} in {best.comparison}: a test {best.metric.noun} "
         text += f"{best.brief}. "
-    if tested := sum(verdict.interval is not None for verdict in verdicts_shown):
-        held = [verdict.outcome for verdict in remaining(verdicts_shown)]
+    if any(verdict.interval for verdict in verdicts_shown):
         text += (
-            f"With the false-discovery rate over all {tested} intervals held at "
-            f"{FALSE_DISCOVERIES:.0%} (Benjamini and Hochberg 1995), {held.count('paid')} of those "
-            f"that paid and {held.count('worse')} of those that are worse remain."
+            f"With the false-discovery rate held at {FALSE_DISCOVERIES:.0%} (Benjamini and "
+            f"Hochberg 1995), {describe_remaining(verdicts_shown)}."
         )
     return text.strip()
+
+
+def describe_remaining(verdicts_shown: Sequence[Verdict]) -> str:
+    """Says as a clause how many verdicts `remaining` leaves."""
+    tested = sum(verdict.interval is not None for verdict in verdicts_shown)
+    held = [verdict.outcome for verdict in remaining(verdicts_shown)]
+    return (
+        f"{held.count('paid')} of those that paid and {held.count('worse')} of those that are "
+        f"worse remain, of {counted(tested, 'interval')}"
+    )
 
 
 def difference_of(verdict: Verdict) -> str:

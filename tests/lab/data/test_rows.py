@@ -235,6 +235,14 @@ def test_tables_to_test_on_that_differ_are_refused(
         load(f"table:{path},test=b.parquet")
 
 
+def test_cells_of_the_uci_repository_are_read_with_their_spaces(tmp_path: Path) -> None:
+    lines = ["\ufeffage, job,label", *["39, 1.5, no", "41, ?, yes", "?, 2.5, no"] * 4]
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    data = load(f"table:{tmp_path / 'a.csv'}")
+    assert (data.numbers, data.train_inputs.shape[1]) == (2, 4)
+    assert data.names == (" no", " yes")
+
+
 def test_categories_of_a_file_of_csv_are_read_as_training_has_them(tmp_path: Path) -> None:
     # Alone, the codes to test on would be read as numbers: 01 as 1.
     columns, tests = columns_of(), columns_of(30)

@@ -18,8 +18,10 @@ from siftback.lab.data.tables import VALUE, naming_damage, read_cells, read_file
 MOST_CATEGORIES = 1000
 """The most categories of a column, each of which is an input of the model."""
 
-MISSING = (*csv.ConvertOptions().null_values, "?")
-"""The cells of a CSV file that are missing; "?" is that of the UCI repository."""
+MISSING = [
+    f"{space}{cell}" for cell in (*csv.ConvertOptions().null_values, "?") for space in ("", " ")
+]
+"""The cells of a CSV file that are missing; those of the UCI repository are "?", after a space."""
 
 LARGEST = 1e100
 """The largest number, so that its square is one too."""

@@ -15,6 +15,7 @@ from siftback.lab.data.load import flip, load, make_rare
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
+from siftback.lab.experiments.sweep import cells, sweep, sweep_table
 from siftback.lab.forward import example_losses
 from siftback.lab.models import build
 from siftback.lab.models.coordinates import FREQUENCY, SINE_LAYERS
@@ -177,6 +178,17 @@ def test_a_report_names_the_rmse(tmp_path: Path) -> None:
     assert all(
         words in text for words in ("test RMSE (% of the range)", "final RMSE %", "PSNR, dB")
     )
+
+
+def test_a_sweep_shows_the_rmse(tmp_path: Path) -> None:
+    def plan_of(values: dict[str, Any]) -> Plan:
+        return Plan(quick(epochs=1.0, **values), ["traditional"], [0.5], [0], matched=False)
+
+    grid = cells({"lr": ["1e-3", "2e-3"]}, plan_of, tmp_path)
+    sweep(grid, NullReporter())
+    headers = [str(column.header) for column in sweep_table(grid).columns]
+    assert {"final RMSE %", "best RMSE %"} <= {*headers}
+    assert not any("error" in header for header in headers)
 
 
 class StoppedError(Exception):

@@ -15,6 +15,7 @@ from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.orderdp import OrderDP
+from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
 from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
@@ -32,6 +33,7 @@ RULES = {
     "ies": lambda: IES(threshold=0.3, window=1),
     "evolved": lambda: EvolvedSampling(0.5, warmup=Epochs(1)),
     "orderdp": lambda: OrderDP(0.8, warmup=Epochs(1)),
+    "repb": lambda: RePB(0.6),
     "memory": lambda: Memory(0.5, warmup=Epochs(1), tail=Share(0.25)),
     "ratio memory": lambda: Memory(warmup=Epochs(1)),
     "ratio memory, guarded": lambda: Memory(warmup=Epochs(1), guard=NoiseGuard(CLASSES, visits=1)),

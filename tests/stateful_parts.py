@@ -26,6 +26,7 @@ from siftback import (
     OrderDP,
     Percentile,
     Reduced,
+    RePB,
     SeTa,
     SoftTopK,
     Stale,
@@ -232,6 +233,7 @@ RULES = {
         EvolvedSampling, {}, {"keep": {"keep": 0.3}, "fast": {"fast": 0.3}, "slow": {"slow": 0.7}}
     ),
     "orderdp": rule(OrderDP, {}, {"subset": {"subset": 0.4}, "top": {"top": 0.5}}),
+    "repb": rule(RePB, {}, {"ratio": {"ratio": 0.4}}),
     "stale": rule(
         Stale, {"keep": 0.5}, KEEP | {"every": {"every": 4}, "scorer": {"scorer": GradientBound()}}
     ),

@@ -38,6 +38,7 @@ if typing.TYPE_CHECKING:
     from siftback.rules.memory import Memory as Memory
     from siftback.rules.noise_guard import NoiseGuard as NoiseGuard
     from siftback.rules.orderdp import OrderDP as OrderDP
+    from siftback.rules.repb import RePB as RePB
     from siftback.rules.rs2 import RS2 as RS2
     from siftback.rules.rule import EpochRule as EpochRule
     from siftback.rules.rule import RefreshedRule as RefreshedRule

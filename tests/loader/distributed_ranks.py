@@ -23,6 +23,7 @@ from siftback import (
     Memory,
     OrderDP,
     Percentile,
+    RePB,
     SelectiveLoader,
     SelectiveSampler,
     SeTa,
@@ -51,6 +52,7 @@ RULES = {
     "ies": lambda: IES(threshold=0.1, window=1),
     "evolved": lambda: EvolvedSampling(0.4),
     "orderdp": lambda: OrderDP(0.7),
+    "repb": lambda: RePB(0.5),
     "learned": lambda: Learned(warmup=Epochs(1)),
 }
 REMEMBERED = {

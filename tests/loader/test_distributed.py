@@ -67,12 +67,11 @@ def test_the_draw_is_that_of_one_process_given_all_losses(ranks, name):
         if rule.schedule.is_on(epoch, EPOCHS) or (epoch and not rule.needs_tail(epoch)):
             expected = rule.draw(epoch, generator_of(0, epoch, Stream.DRAW))
         for rank in both:
-            indices, weights, losses = (joined(rank, part) for part in range(3))
-            torch.testing.assert_close(weights, expected[indices])
-            given = torch.cat((indices, looked_at(rank)))
-            losses = torch.cat((losses, rank["losses"]))
-            correct, confidence = judged(losses)
-            rule.update(given, losses, epoch, correct=correct, confidence=confidence)
+            torch.testing.assert_close(joined(rank, 1), expected[joined(rank, 0)])
+            given = [(indices, losses) for indices, _, losses in rank["steps"]]
+            for indices, losses in [*given, (looked_at(rank), rank["losses"])]:
+                correct, confidence = judged(losses)
+                rule.update(indices, losses, epoch, correct=correct, confidence=confidence)
         left_out = torch.cat([rank["left_out"] for rank in both]).sort().values
         assert left_out.equal((expected == 0).nonzero().squeeze(1))
 

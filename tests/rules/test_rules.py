@@ -14,6 +14,7 @@ from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch, infobatch_weights
 from siftback.rules.kakurenbo import Kakurenbo, hidden_examples
 from siftback.rules.orderdp import OrderDP, draw_top_of_subset
+from siftback.rules.repb import RePB, relative_losses
 from siftback.rules.rs2 import RS2, take_from_permutations
 from siftback.rules.seta import SeTa, loss_groups
 from siftback.rules.ucb import UCB
@@ -356,6 +357,48 @@ def test_orderdp_draws_the_highest_of_its_subset():
     order = [n for n in torch.randperm(30, generator=seeded(1)).tolist() if n not in (3, 8)]
     highest = sorted(order[:10], key=losses.__getitem__, reverse=True)[:3]
     assert sorted(weights.nonzero().flatten().tolist()) == sorted([3, 8, *highest])
+
+
+# RePB
+
+
+def test_repb_compares_within_batches_and_weights_by_how_often_it_drew():
+    losses, ratio = torch.rand(12, 20, generator=seeded(3)) + torch.linspace(0, 1, 20), 0.6
+    rule, draws, same_draws, order = RePB(ratio), seeded(5), seeded(5), seeded(6)
+    rule.grow(21)  # one of which is never trained on
+    is_below, times = [False] * 21, [0] * 21
+    for epoch, row in enumerate(losses):
+        weights, numbers = rule.draw(epoch, draws), torch.rand(21, generator=same_draws).tolist()
+        is_kept = [not (is_below[n] and numbers[n] < ratio) for n in range(21)]
+        times = [count + kept for count, kept in zip(times, is_kept, strict=True)]
+        expected = [(epoch + 1) / times[n] if is_kept[n] else 0.0 for n in range(21)]
+        torch.testing.assert_close(weights, torch.tensor(expected))
+        trained = [n for n in torch.randperm(20, generator=order).tolist() if is_kept[n]]
+        for batch in torch.tensor(trained).split(4):
+            rule.update(batch, row[batch], epoch)
+            mean = sum(row[batch].tolist()) / len(batch)
+            for n in batch.tolist():
+                is_below[n] = row[n].item() < mean
+    assert max(expected) > 1.5
+
+
+def test_repb_counts_examples_alike_in_the_long_run():
+    """Those left out half of the time, too: the weights of each are about one a pass."""
+    rule, generator, passes = RePB(0.5), seeded(7), 400
+    rule.grow(8)
+    losses, total = torch.arange(8.0), torch.zeros(8)
+    for epoch in range(passes):
+        weights = rule.draw(epoch, generator)
+        total += weights
+        trained = weights.nonzero().squeeze(1)
+        rule.update(trained, losses[trained], epoch)
+    assert (rule.values[:4, 1] > passes / 3).all()
+    assert (total / passes - 1).abs().max() < 0.15
+
+
+def test_equal_losses_are_none_below_their_mean():
+    for losses in (torch.full((9,), 0.1), torch.tensor([2.0]), torch.full((3,), 3.4e38)):
+        assert_same(relative_losses(losses), torch.zeros_like(losses))
 
 
 REFUSED = {

@@ -27,6 +27,7 @@ from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
 from siftback.rules.orderdp import OrderDP
+from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule
 from siftback.rules.seta import SeTa
@@ -179,6 +180,11 @@ ROWS = {
         lambda: OrderDP(0.75, 0.5),
         lambda losses: by_order(losses[-1], 6, 3),
         lambda: OrderDP(1.0, 1.0),
+    ),
+    "repb": Row(  # whose window is the whole epoch, and which has left nothing out yet
+        lambda: RePB(0.6),
+        lambda losses: [0.4 if below else 1.0 for below in below_mean(losses)],
+        lambda: RePB(0.0),
     ),
     "memory": Row(
         lambda: Memory(0.625, floor=0.25),

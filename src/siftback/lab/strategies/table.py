@@ -86,9 +86,9 @@ _uniform, _topk = _selector(siftback.Uniform), _selector(siftback.TopK)
 
 # Each row: name, summary, cost, moment, and how the selector or the rule is built. Rules have their
 # own warm-ups and tails off, as the laboratory's schedule says when selection is on. The share to
-# keep is to InfoBatch the least that stays of those below the mean, to KAKURENBO and IES the least
-# that stays in all, to SeTa the window's share of the groups, whose sizes differ, and the product
-# of OrderDP's two shares.
+# keep is to InfoBatch and RePB the least that stays of those below the mean, to KAKURENBO and IES
+# the least that stays in all, to SeTa the window's share of the groups, whose sizes differ, and the
+# product of OrderDP's two shares.
 # fmt: off
 _ROWS = (
     Strategy("traditional", "every example, every epoch", _ALL),
@@ -191,6 +191,10 @@ _ROWS = (
              _KEPT, BeforeReading, lambda keep, _: siftback.EvolvedSampling(keep)),
     Strategy("orderdp", "OrderDP: the highest remembered losses of a new random subset each epoch",
              _KEPT, BeforeReading, lambda keep, _: siftback.OrderDP(keep**0.5, keep**0.5)),
+    Strategy("repb",
+             "RePB: as infobatch, by the mean of each batch, weighted by how often each was drawn",
+             _KEPT, BeforeReading, lambda keep, _: siftback.RePB(ratio=1 - keep),
+             warmup=_AT_ONCE),
     Strategy("el2n", "pruned once: the examples of the highest EL2N scores, every epoch",
              IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
              warmup=_AT_ONCE, kinds=_LABELLED),

@@ -66,6 +66,9 @@ CASES = {
     "c10s16": Case(
         "cifar10", 12_000, 12_000, "fastcnn", 16, 0.1, _SHIFTED, 48, (12, 24, 36, 48, 96)
     ),
+    "c10w16short": Case(
+        "cifar10", 40_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 4, (2, 3, 4, 6, 8)
+    ),
     "c10w16": Case("cifar10", 20_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 8, (4, 6, 8, 12, 16)),
     "mnist": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 2, (1, 2, 3, 4, 8)),
     "gtsrb": Case("gtsrb", 30_000, 8000, "fastcnn", 8, 0.1, Augment(padding=2), 4, (1, 2, 4, 6, 8)),

@@ -43,7 +43,7 @@ from strong_augment import StrongAugment
 
 TITLE = "What else examples might be drawn by: fastcnn on CIFAR-10, held-out examples"
 CIFAR10 = "cifar10"
-read = load.load_named
+read = load.read_named
 COMMON: dict[str, Any] = {
     "data": CIFAR10,
     "model": "fastcnn",
@@ -55,7 +55,7 @@ SEEDS = 2
 QUICK = {"train_limit": 4000, "validation": 2000}
 
 # Of the library, by strategy and share, which are those of the recipe `pays`.
-KNOWN = {"sb-memory@0.55": "Memory(keep=0.55)", "sb-memory-ratio@0.5": "Memory()"}
+KNOWN = {"sb-memory@0.55": "Memory(keep=0.55)", "sb-memory-ratio@0.5": "Memory(tail=Epochs(0))"}
 SHARES = {f"sb-memory@{share}": f"Memory(keep={share})" for share in (0.33, 0.25)}
 
 
@@ -294,7 +294,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     common = COMMON | case.changes | (QUICK if quick else {})
     at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
     own, place = case.budget * scale, out / name.replace(" ", "-")
-    load.load_named = lambda name, max_tokens: data_of(case)
+    load.read_named = lambda name, max_tokens: data_of(case)
     labels = prepare_data(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
     tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)

@@ -40,6 +40,22 @@ def test_each_way_of_a_step_is_timed_beside_plain_training(tmp_path):
         assert row["over plain's"] == pytest.approx(row["milliseconds a step"] / plain)
 
 
+def test_what_every_script_imports_is_there():
+    program = """
+import runpy, sys
+path = list(sys.path)
+for script in sys.argv[1:]:
+    sys.path[:] = [script.rpartition("/")[0], *path]
+    runpy.run_path(script, run_name="imported")
+"""
+    scripts = sorted(map(str, FOLDER.rglob("*.py")))
+    assert len(scripts) > 25
+    done = subprocess.run(
+        [sys.executable, "-c", program, *scripts], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(tmp_path):
     budgets = ("--budgets", "--folder", tmp_path, "--processes", "2")

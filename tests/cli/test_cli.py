@@ -58,11 +58,10 @@ def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path:
 
 def test_a_full_folder_is_refused_resumed_or_overwritten(call: Call, tmp_path: Path) -> None:
     compare = ("compare", *QUICK, "--strategies", "traditional", "--out", tmp_path / "c")
-    compare += ("--seed", "0")
-    assert call(*compare)[0] == 0
+    assert call(*compare, "--seed", "0")[0] == 0
     first = Comparison.read(tmp_path / "c").runs
 
-    status, _, err = call(*compare)
+    status, _, err = call(*compare, "--seed", "0")
     assert status == 2
     assert "--resume to go on with it, or --overwrite" in err
 
@@ -72,11 +71,11 @@ def test_a_full_folder_is_refused_resumed_or_overwritten(call: Call, tmp_path: P
     assert resumed[:1] == first, "the finished run was not run again"
     assert [run.seed for run in resumed] == [0, 1]
 
-    status, _, err = call(*compare, "--lr", "0.2", "--resume")
+    status, _, err = call(*compare, "--seed", "0", "--lr", "0.2", "--resume")
     assert status == 2
     assert "lr was 0.1, is 0.2" in err
 
-    assert call(*compare, "--lr", "0.2", "--overwrite")[0] == 0
+    assert call(*compare, "--seed", "0", "--lr", "0.2", "--overwrite")[0] == 0
     assert [run.seed for run in Comparison.read(tmp_path / "c").runs] == [0]
     assert len(list((tmp_path / "c/records").iterdir())) == 1
 

@@ -66,6 +66,9 @@ CASES = {
     "c10s16": Case(
         "cifar10", 12_000, 12_000, "fastcnn", 16, 0.1, _SHIFTED, 48, (12, 24, 36, 48, 96)
     ),
+    "c10w32short": Case(
+        "cifar10", 40_000, 10_000, "fastcnn", 32, 0.1, _SHIFTED, 4, (2, 3, 4, 6, 8)
+    ),
     "c10w16short": Case(
         "cifar10", 40_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 4, (2, 3, 4, 6, 8)
     ),
@@ -84,6 +87,7 @@ class Candidate(NamedTuple):
             float64[N].
         tail: The last share of the training, on everything.
         least: The tail begins once a draw within it would have at least this share.
+        passes: It does not begin before so many passes.
         exponent: Of the weights ``1 / p``, from the share of the training that is done.
     """
 
@@ -91,6 +95,7 @@ class Candidate(NamedTuple):
     probabilities: Callable[[Tensor, float], Tensor]
     tail: float = 0.0
     least: float = 0.0
+    passes: int = 0
     exponent: Callable[[float], float] = lambda done: 0.0
 
 
@@ -124,6 +129,13 @@ CANDIDATES = {
         lambda losses, done: ratios(losses),
         0.45,
         0.4,
+    ),
+    "tail.45.4.6": Candidate(
+        "loss over mean, tail 0.45 from when 0.4 or more would be drawn, after 6 passes",
+        lambda losses, done: ratios(losses),
+        0.45,
+        0.4,
+        6,
     ),
     "tail.5": Candidate("loss over mean, tail 0.5", lambda losses, done: ratios(losses), 0.5),
     "half": Candidate("loss over half the mean", lambda losses, done: ratios(losses, certain=0.5)),
@@ -217,7 +229,8 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
         order = torch.randperm(count, generator=generator)
         done, weights = spent / total, torch.ones(count)
         begun = epoch > 0 and spent >= 3 * count * round(WARMUP * budget)
-        if candidate and begun and done >= 1 - candidate.tail and not has_tail:
+        in_tail = candidate and done >= 1 - candidate.tail and epoch >= candidate.passes
+        if candidate and begun and in_tail and not has_tail:
             has_tail = float(candidate.probabilities(losses, done).mean()) >= candidate.least
         if candidate is None or not begun or has_tail:
             batches = order.split(BATCH)[: count // BATCH]

@@ -245,7 +245,7 @@ class EpochDraw:
         if is_on or not (self._is_on and self._has_own_schedule):
             return is_on
         self.losses.take_up_others()
-        goes_on = not self.rule.needs_tail(epoch)
+        goes_on = not self.rule.needs_tail(epoch if self.shorter else self._number)
         # Not left to each process, as for what is drawn.
         return bool(broadcast(goes_on)) if self.losses.exchanges else goes_on
 

@@ -30,9 +30,10 @@ from siftback.selectors.sampling import choose_exactly, count_of
 from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, long trainings of few examples need about as much to end where
-# training on everything does. Where most of the data is learned, as there on MNIST, a draw before
-# it has a smaller share than this, and a tail costs much of what was gained.
-TAIL, SHARE_OF_TAIL = Share(0.45), 0.4
+# training on everything does. A tail costs much of what was gained where most of the data is
+# learned, as there on MNIST, so that a draw has a smaller share than this, and where training is
+# so short that there were fewer passes.
+TAIL, SHARE_OF_TAIL, PASSES_BEFORE_TAIL = Share(0.45), 0.4, 6
 
 
 class Memory(LastLossRule):
@@ -54,8 +55,8 @@ class Memory(LastLossRule):
     a few have most of the loss, little more than these and the floor. So nothing is saved where
     little is learned yet, and much where nearly all is. The number of examples is not known before
     the draw. The last 0.45 of training is on all examples, as draws by loss fit what is hard at the
-    expense of the rest, and in a long training that cost more than it saved. But as long as less
-    than 0.4 of the examples would be drawn, what is left is little, and draws go on.
+    expense of the rest, and in a long training that cost more than it saved. But draws go on there
+    in the first six passes over the data, and as long as they have less than 0.4 of the examples.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -234,11 +235,13 @@ class Memory(LastLossRule):
         count = min(count_of(self.keep, self.examples), self.examples)
         return self.shards.quota(count) * self.shards.count if self.shards else count
 
-    def needs_tail(self, epoch: int) -> bool:
+    def needs_tail(self, number: int) -> bool:
         """Returns whether the end of training is to be on everything: see above."""
         if not self._may_leave_tail:
             return True
-        losses: Tensor = self.scores(epoch)
+        if number < PASSES_BEFORE_TAIL:
+            return False
+        losses: Tensor = self.scores(number)
         if self.guard:
             is_trusted = torch.ones(len(losses), dtype=torch.bool)
             losses = losses[is_trusted.index_fill_(0, self.suspects, False)]
@@ -312,4 +315,5 @@ class Memory(LastLossRule):
         """Returns the arguments, by name, that a state must have been saved with to fit."""
         settings = {**super().settings(), "keep": self._keep, "shards": self.shard_count}
         settings |= {"unbiased": True} if self.unbiased else {}
-        return settings | ({"share_of_tail": SHARE_OF_TAIL} if self._may_leave_tail else {})
+        tail = {"share_of_tail": SHARE_OF_TAIL, "passes_before_tail": PASSES_BEFORE_TAIL}
+        return settings | (tail if self._may_leave_tail else {})

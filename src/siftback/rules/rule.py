@@ -265,11 +265,11 @@ class EpochRule(Stateful, ABC):
         """Returns whether an epoch, in which its schedule is on, has a scoring pass."""
         return False
 
-    def needs_tail(self, epoch: int) -> bool:
-        """Returns whether the last part of training is to be on everything from an epoch on.
+    def needs_tail(self, number: int) -> bool:
+        """Returns whether the last part of training is to be on everything from a pass on.
 
         Args:
-            epoch: One that its own schedule has in the tail, while it still draws.
+            number: One that its own schedule has in the tail, while it still draws; from 0.
         """
         return True
 

@@ -1,7 +1,7 @@
 """Comparisons are told apart by what they differ in, and only those alike are put together."""
 
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.titles import titled
+from siftback.lab.figures.titles import group_by_settings, titled
 from written_records import add, comparison
 
 
@@ -70,3 +70,10 @@ def test_a_machine_that_ran_no_traditional_is_none_to_tell_apart(tmp_path):
     other.environment["cpu"] = "Slide rule"
     (panel,) = ANALYSES["fig18"]([whole, other]).views["time"]
     assert panel.series[0].x == ["cnn-8 on digits (a)"]
+
+
+def test_a_record_of_before_a_setting_is_of_its_default(tmp_path):
+    asked = ({}, {"rare": 1}, {"rare": 30}, {"budget": 2.0}, {"rare": 1, "budget": 4.0})
+    made = [comparison(tmp_path / f"{number}", **some) for number, some in enumerate(asked)]
+    groups = [[made.index(one) for one in group] for group in group_by_settings(made, "budget")]
+    assert groups == [[0, 1, 3, 4], [2]]

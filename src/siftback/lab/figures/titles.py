@@ -9,9 +9,11 @@ from siftback.lab import models
 from siftback.lab.data.data_set import NOUNS
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
+from siftback.lab.settings import Settings
 
 # Settings that say which runs a comparison has.
 PLAN = ("strategies", "keeps", "seeds", "matched")
+_DEFAULTS = {name: field.default for name, field in Settings.__dataclass_fields__.items()}
 
 
 def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
@@ -22,6 +24,8 @@ def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
 def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[list[Comparison]]:
     """Returns the comparisons of equal settings together, in their order.
 
+    A setting that a record lacks, as it was written before there was such a one, is the default.
+
     Args:
         comparisons: The comparisons.
         varied: Names of the settings that may differ, beside those of which runs there are.
@@ -29,7 +33,11 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
     groups: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         settings = comparison.environment.get("arguments") or {}
-        shared = {key: value for key, value in settings.items() if key not in {*PLAN, *varied}}
+        shared = {
+            key: value
+            for key, value in settings.items()
+            if key not in {*PLAN, *varied} and not (key in _DEFAULTS and value == _DEFAULTS[key])
+        }
         # Records by hand may differ in what their settings do not say.
         key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
         groups.setdefault(key, []).append(comparison)

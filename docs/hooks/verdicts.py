@@ -15,7 +15,7 @@ from siftback.lab.report.verdict import Verdict, difference_of, verdicts
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = "results.md"
-DEFAULT = "sb-memory-ratio"  # `Memory()` without its tail, as the laboratory calls it
+DEFAULT = "sb-memory-default"  # `Memory()`, as the laboratory calls it
 
 
 def tables(names: Sequence[str]) -> str:

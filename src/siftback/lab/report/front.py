@@ -33,9 +33,7 @@ class Choice(NamedTuple):
 
 
 CHOICES = (
-    Choice(
-        "sb-memory-ratio 0.5", "a data set with `dataset[i]`", "`memory=Memory(tail=Epochs(0))`"
-    ),
+    Choice("sb-memory-default 0.5", "a data set with `dataset[i]`", "`memory=Memory()`"),
     Choice(
         "sb-memory 0.55", "the same, with a share that you choose", "`memory=Memory(keep=0.55)`"
     ),

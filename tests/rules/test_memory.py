@@ -172,7 +172,7 @@ def test_a_tail_as_asked_for_is_another_setting_than_the_default():
     for tail in (None, Share(0.45)):
         state = Memory(tail=tail).state_dict()
         other = Memory(tail=Share(0.45) if tail is None else None)
-        with pytest.raises(StateError, match="share_of_tail"):
+        with pytest.raises(StateError, match="_tail="):
             other.load_state_dict(state)
 
 

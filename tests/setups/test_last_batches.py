@@ -165,8 +165,9 @@ def test_whatever_is_selected_in_a_batch(arguments, pool, source):
             steps = [loader.steps(epoch) for epoch in range(EPOCHS)]
         sizes, waiting = sizes_of(loader)
         for batches in sizes:
-            whole = pool == 8 and sum(batches) == count
-            assert not batches or min(batches) > 1 or whole
+            # The loader's own last batch of one row is given as it is, if its row is kept.
+            is_own = pool == 8 and count % 8 == 1 and batches.count(1) == 1 == batches[-1]
+            assert not batches or min(batches) > 1 or is_own
         if steps is not None:
             assert [len(batches) for batches in sizes] == steps
         if "memory" not in arguments:

@@ -83,7 +83,7 @@ class EvolvedSampling(EpochRule):
     tensor([1., 1., 0., 0.])
     """
 
-    updates_by_example = True
+    # No `updates_by_example`: the first average depends on how many examples of a stream came.
     setting_names = ("keep", "fast", "slow")
 
     def __init__(

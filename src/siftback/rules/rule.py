@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -126,7 +125,7 @@ class EpochRule(Stateful, ABC):
                 "of shards holds their values, and a state of a file does not"
             )
 
-    @cached_property
+    @property
     def joins_updates(self) -> bool:
         """Whether a single call of `update` may have the losses of several batches of a pass."""
         owner = next(kind for kind in type(self).__mro__ if "update" in vars(kind))

@@ -18,7 +18,7 @@ from written_records import add
 from written_records import comparison as empty
 
 ROOT = Path(__file__).parents[3]
-LINES = 239
+LINES = 252
 
 
 @pytest.fixture

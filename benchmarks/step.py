@@ -7,8 +7,8 @@ the batch's indices, the losses on their way to the rule, and the step's part of
 
 Times are the CPU seconds of this process, which other processes disturb least, and not those of its
 workers. With and without a rule have their turns in each round, and differences are medians. After
-a wait the same code takes about twice the time, as the processor's caches are cold: a loop that
-sleeps in each step shows it, and one with workers waits for them.
+a wait the same code takes up to twice the time, as the processor's caches are cold: a loop that
+sleeps in each step shows it. It is a part of what is added beside workers, which are waited for.
 """
 
 import json

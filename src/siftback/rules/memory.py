@@ -243,8 +243,7 @@ class Memory(LastLossRule):
             return False
         losses: Tensor = self.scores(number)
         if self.guard:
-            is_trusted = torch.ones(len(losses), dtype=torch.bool)
-            losses = losses[is_trusted.index_fill_(0, self.suspects, False)]
+            losses = losses[self._trusted]
         return ratio_share(losses, self.floor) >= SHARE_OF_TAIL
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
@@ -282,8 +281,7 @@ class Memory(LastLossRule):
         if self.guard:
             suspects = self.suspects
             weights[suspects] = self._admit(self.guard, len(suspects), count, generator).float()
-            is_trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
-            trusted = is_trusted.nonzero().squeeze(1)
+            trusted = self._trusted
             losses, base, by_percentile = losses[trusted], base[trusted], self.guard.released
         if count is None:
             probabilities = independent_probabilities(losses, self.floor, base)
@@ -302,6 +300,12 @@ class Memory(LastLossRule):
         factors = unbiased_weights(probabilities, base) if self.unbiased else torch.ones(len(base))
         weights[trusted[drawn]] = factors[drawn]
         return weights
+
+    @property
+    def _trusted(self) -> Tensor:
+        """int64[n], the rows of the examples that the guard does not hold back."""
+        is_trusted = torch.ones(self.examples, dtype=torch.bool)
+        return is_trusted.index_fill_(0, self.suspects, False).nonzero().squeeze(1)
 
     def _admit(
         self, guard: NoiseGuard, suspects: int, count: int | None, generator: torch.Generator

@@ -23,10 +23,10 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import peak_signal_to_noise
 from siftback.lab.records.summary_table import rows
 from siftback.lab.report.page import write_report
-from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import STRATEGIES
+from stopped_runs import check_a_run_goes_on
 
 HOPPER = Path(str(matplotlib.cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))
 SMALL = f"picture:{HOPPER},size=24x20"
@@ -191,25 +191,8 @@ def test_a_sweep_shows_the_rmse(tmp_path: Path) -> None:
     assert not any("error" in header for header in headers)
 
 
-class StoppedError(Exception):
-    """As Ctrl-C would."""
-
-
-class Stops(NullReporter):
-    def update(self, done: float) -> None:
-        if done > 0.6:
-            raise StoppedError
-
-
 def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    plan = Plan(quick(), ["sb-memory-default"], [0.5], [0], matched=False)
-    whole = compare(plan, tmp_path / "whole", NullReporter())
-    every = CheckpointPolicy(share=0.1)
-    with pytest.raises(StoppedError):
-        compare(plan, tmp_path / "out", Stops(), policy=every)
-    resumed = compare(plan, tmp_path / "out", NullReporter(), "resume", policy=every)
-    for first, second in zip(whole.runs, resumed.runs, strict=True):
-        assert (first.test_loss_final, first.steps) == (second.test_loss_final, second.steps)
+    check_a_run_goes_on(quick(), tmp_path)
 
 
 def test_pixels_are_probed_and_scored() -> None:

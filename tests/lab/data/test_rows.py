@@ -17,10 +17,10 @@ from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
-from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import STRATEGIES
+from stopped_runs import check_a_run_goes_on
 
 N = 60
 
@@ -307,25 +307,8 @@ def test_every_strategy_of_rows_trains_on_them(quick: Settings, tmp_path: Path) 
     assert max(r.test_error_final for r in runs if not STRATEGIES[r.strategy].drop) < 20
 
 
-class StoppedError(Exception):
-    """As Ctrl-C would."""
-
-
-class Stops(NullReporter):
-    def update(self, done: float) -> None:
-        if done > 0.6:
-            raise StoppedError
-
-
 def test_a_run_goes_on_as_if_it_had_not_stopped(quick: Settings, tmp_path: Path) -> None:
-    plan = Plan(quick, ["sb-memory-default"], [0.5], [0], matched=False)
-    whole = compare(plan, tmp_path / "whole", NullReporter())
-    every = CheckpointPolicy(share=0.1)
-    with pytest.raises(StoppedError):
-        compare(plan, tmp_path / "out", Stops(), policy=every)
-    resumed = compare(plan, tmp_path / "out", NullReporter(), "resume", policy=every)
-    for first, second in zip(whole.runs, resumed.runs, strict=True):
-        assert (first.test_loss_final, first.steps) == (second.test_loss_final, second.steps)
+    check_a_run_goes_on(quick, tmp_path)
 
 
 def test_rows_are_probed_and_scored(quick: Settings) -> None:

@@ -33,11 +33,8 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
     groups: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         settings = comparison.environment.get("arguments") or {}
-        shared = {
-            key: value
-            for key, value in settings.items()
-            if key not in {*PLAN, *varied} and not (key in _DEFAULTS and value == _DEFAULTS[key])
-        }
+        whole = _DEFAULTS | settings
+        shared = {key: value for key, value in whole.items() if key not in {*PLAN, *varied}}
         # Records by hand may differ in what their settings do not say.
         key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
         groups.setdefault(key, []).append(comparison)

@@ -19,6 +19,7 @@ import argparse
 import multiprocessing
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,8 +213,8 @@ def channels_last_losses(model: nn.Module, batch: Any) -> Tensor:
     return image_losses(model, (images.permute(0, 3, 1, 2), labels))
 
 
-def count_waits(epoch: Callable[[], None]) -> int:
-    """Returns how often the host waits for the GPU in an epoch."""
+def count_waits(name: str, epoch: Callable[[], None]) -> int:
+    """Returns how often the host waits for the GPU in an epoch, and prints where it does."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -221,7 +222,10 @@ def count_waits(epoch: Callable[[], None]) -> int:
             epoch()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+    waits = [each for each in caught if "synchronizing CUDA operation" in str(each.message)]
+    lines = Counter(f"{Path(each.filename).name}:{each.lineno}" for each in waits)
+    print(f"{name} waits: {dict(lines) or 'never'}")
+    return len(waits)
 
 
 def measure(sizes: Sizes, rounds: int, device: str) -> list[Goal]:
@@ -257,7 +261,7 @@ def measure(sizes: Sizes, rounds: int, device: str) -> list[Goal]:
             ),
         ]  # fmt: skip
         if device == "cuda":
-            goals.append(Goal(where, "waits a step", count_waits(epoch) / training.steps))
+            goals.append(Goal(where, "waits a step", count_waits(name, epoch) / training.steps))
     return goals
 
 

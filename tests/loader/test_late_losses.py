@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from late_losses import LossWaits, late
 from remembering import RULES, Numbered, bits, by_rule, plain, ruled, spread, steps_of
@@ -24,6 +24,24 @@ from siftback.rules.rule import EpochRule
 from siftback.tables.score_table import ScoreTable
 
 by_each_rule = pytest.mark.parametrize("name", RULES)
+
+
+def on_accelerator(test):
+    """Marks a test that needs CUDA."""
+    missing = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
+    return pytest.mark.gpu(missing(test))
+
+
+def network(kind):
+    """A network on CUDA, called as it is, from a CUDA graph, compiled, or on another stream."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    model = layers.cuda()
+    if kind == "CUDA graph":  # whose output is overwritten by its next replay
+        return torch.cuda.make_graphed_callables(model, (torch.zeros(8, 6, device="cuda"),))
+    if kind == "compiled":  # into CUDA graphs
+        return torch.compile(model, mode="reduce-overhead")
+    return model
 
 
 def waits_of_step(loader, *, record, size=8):
@@ -315,7 +333,7 @@ def test_a_rule_that_goes_back_alone_takes_nothing_that_was_on_its_way(guard, in
     assert rule.guard is None or rule.guard.confidence == 0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
+@on_accelerator
 @by_each_rule
 def test_no_step_waits_for_an_accelerator(name):
     loader = ruled(RULES[name](), shorter_epochs=False)
@@ -329,6 +347,36 @@ def test_no_step_waits_for_an_accelerator(name):
             finally:
                 torch.cuda.set_sync_debug_mode("default")
     assert loader.memory.has_value.all()
+
+
+@on_accelerator
+@pytest.mark.parametrize("kind", ["eager", "CUDA graph", "compiled", "other stream"])
+@pytest.mark.parametrize("batches_per_step", [1, 2])
+def test_an_accelerator_that_is_behind_gives_the_losses_of_every_batch(kind, batches_per_step):
+    inputs, targets = torch.randn(64, 6), torch.arange(64) % 4
+    source = DataLoader(TensorDataset(inputs, targets), 8, shuffle=True)
+    loader = SelectiveLoader(source, memory=Memory(0.5, warmup=Epochs(1)), epochs=6)
+    model = network(kind)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    stream = torch.cuda.Stream() if kind == "other stream" else torch.cuda.current_stream()
+    expected, seen = torch.full((64,), torch.nan, device="cuda"), 0
+    stream.wait_stream(torch.cuda.current_stream())
+    for _ in range(4):
+        for step, (x, y) in enumerate(loader):
+            if kind == "compiled":
+                torch.compiler.cudagraph_mark_step_begin()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(20_000_000)  # cycles, so that the host is ahead
+                losses = F.cross_entropy(model(x.cuda()), y.cuda(), reduction="none")
+                expected[loader.indices.cuda()] = losses.detach()
+                (loader.loss(losses) / batches_per_step).backward()
+                seen = max(seen, len(loader._pipeline.draw.losses.reads))
+                if step % batches_per_step == batches_per_step - 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    loader.state_dict()  # takes up what is late
+    assert seen > 1
+    assert torch.equal(loader.memory.values[:, 0], expected.cpu())
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 
 import pytest
 import torch
@@ -48,15 +49,40 @@ def test_a_script_reads_the_same(call, data):
     [
         ("torch>=2.11", "", True, 'pip install "torch>=2.11"'),
         ("torch>=99", "", False, 'pip install "torch>=99"'),
-        ("keras>=3.10", "keras", True, 'pip install "siftback[keras]"'),
-        ("no-such-package>=1", "lab", False, 'pip install "siftback[lab]"'),
+        ("keras>=3.10", "keras", True, '[keras]"'),
+        ("no-such-package>=1", "lab", False, '[lab]"'),
     ],
 )
 def test_a_release_fits_or_does_not(asked, extra, fits, install):
     one = installation.find_package(Requirement(asked), extra)
     assert one.fits is fits
-    assert one.install == install
+    assert one.install.endswith(install)
     assert (one.version is None) == (one.name == "no-such-package")
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        (None, '"siftback[lab]"'),
+        ({"url": "file:///code/sift%20back", "dir_info": {}}, '"/code/sift back[lab]"'),
+        ({"url": "file:///code", "dir_info": {"editable": True}}, '-e "/code[lab]"'),
+        (
+            {"url": "file:///a/siftback-1-py3-none-any.whl", "archive_info": {}},
+            '"siftback[lab] @ file:///a/siftback-1-py3-none-any.whl"',
+        ),
+        (
+            {"url": "https://host/sift", "vcs_info": {"vcs": "git", "commit_id": "12ab"}},
+            '"siftback[lab] @ git+https://host/sift@12ab"',
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_siftback_is(origin, requirement):
+    text = None if origin is None else json.dumps(origin)
+    command = installation.install_command("lab", text)
+    assert command == f"pip install {requirement}"
+    parsed = shlex.split(command)[-1]
+    if "@" in parsed or origin is None:
+        assert Requirement(parsed).extras == {"lab"}
 
 
 def test_what_the_library_cannot_do_without_is_a_failure(call, data, monkeypatch):

@@ -1,6 +1,8 @@
 """Help, completion and misspelt options, none of which waits for PyTorch to be imported."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from typing import Any, get_args
@@ -39,6 +41,7 @@ def completed(*words):
 def asked(*command):
     return {
         "help": called(*command, "--help"),
+        "all": called(*command, "--help-all"),
         "completed": completed(*command, "--"),
         "misspelt": called(*command, "--hlep"),
         "imported": sorted(SLOW & sys.modules.keys()),
@@ -72,6 +75,10 @@ def test_options_are_listed_completed_and_guessed_at_once(
     options = {each for one in own for each in (*one.opts, *one.secondary_opts) if each[0] == "-"}
     (status, printed), completed = found[name]["help"], found[name]["completed"]
     assert status == 0
+    if "--help-all" in options:
+        assert set(printed.replace(",", " ").split()) & options < options
+        status, printed = found[name]["all"]
+        assert status == 0
     assert options <= set(printed.replace(",", " ").split())
     assert set(completed) == {*options, "--help"}
     status, said = found[name]["misspelt"]
@@ -81,6 +88,44 @@ def test_options_are_listed_completed_and_guessed_at_once(
     assert found[name]["imported"] == []
 
 
+@pytest.mark.parametrize("name", ["compare", "train", "sweep"])
+def test_the_help_of_what_trains_fits_on_a_screen(name: str) -> None:
+    command = [sys.executable, "-m", "siftback.cli", name, "-h"]
+    wide = os.environ | {"COLUMNS": "100"}
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=wide).stdout
+    lines = printed.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["What to train:", "How to train:", "Output:"]
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("compare", "--strategies", "<list>"),
+        ("compare", "--keep", "<list>"),
+        ("train", "--keep", "<float>"),
+        ("compare", "--seed", "<list>"),
+        ("train", "--seed", "<int>"),
+        ("compare", "--width", "<int>"),
+        ("compare", "--budget", "<float>"),
+        ("compare", "--norm", "<batch|group>"),
+        ("compare", "--time-budget", "<time>"),
+        ("compare", "--warmup", "<epochs|share>"),
+        ("compare", "--evaluate-at", "<list>"),
+        ("compare", "--out", "<path>"),
+        ("sweep", "--grid", "<name=list>"),
+        ("figures", "--only", "<list>"),
+    ],
+)
+def test_an_option_shows_the_kind_of_its_value(
+    found: dict[str, dict[str, Any]], name: str, option: str, value: str
+) -> None:
+    printed = found[name]["help" if name == "figures" else "all"][1]
+    assert re.search(rf"^  {option} {re.escape(value)} ", printed, re.MULTILINE)
+
+
 def test_the_help_names_what_there_is(found: dict[str, dict[str, Any]]) -> None:
     assert SETTINGS["data"].help == f"Data set: {', '.join(load.NAMES)}."
     assert SETTINGS["model"].help == f"Model: {', '.join(models.NAMES)}."
@@ -88,4 +133,4 @@ def test_the_help_names_what_there_is(found: dict[str, dict[str, Any]]) -> None:
     # Lines are broken at spaces and hyphens.
     scores, figures = ("".join(found[name]["help"][1].split()) for name in ("score", "figures"))
     assert f"Score:{','.join(example_scores.SCORE_NAMES)}." in scores
-    assert f"Someof{','.join(ANALYSES)};bydefaultall." in figures
+    assert f"of{','.join(ANALYSES)};bydefaultall." in figures

@@ -37,10 +37,10 @@ def figures_command(
     Args:
         runs: Folders of recorded comparisons.
         out: Folder for SVG, PNG, CSV and Markdown.
-        only: Some of table1, budget, fig1, fig2, choices, strip, fig3, losses, fig4, fig5, fig6,
-            fig7, fig8, fig9, fig10, fig11, fig12, fig13, fig14, fig15, fig16, fig17, fig18,
-            diet-a, diet-b, diet-c, diet-d, diet-e, diet-f, diet-table, ideal, agreement, pays,
-            budgets, worst, map, noise, rare, rates; by default all.
+        only: Some, separated by commas, of table1, budget, fig1, fig2, choices, strip, fig3,
+            losses, fig4, fig5, fig6, fig7, fig8, fig9, fig10, fig11, fig12, fig13, fig14, fig15,
+            fig16, fig17, fig18, diet-a, diet-b, diet-c, diet-d, diet-e, diet-f, diet-table, ideal,
+            agreement, pays, budgets, worst, map, noise, rare, rates; by default all.
     """
     from siftback.lab.figures.analyses import analyse
     from siftback.lab.figures.figure import Missing

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -19,6 +19,7 @@ from siftback.lab.settings import (
     DURATION_UNITS,
     LENGTHS,
     SETTINGS,
+    TYPES,
     Settings,
     parse_duration,
     parse_numbers,
@@ -39,7 +40,8 @@ THREADS_PER_PROCESSOR = 8
 
 # The help of options that mean the same in every command, by the name of the parameter.
 HELP = {
-    "beta": "In place of --keep: exponents of Selective-Backprop, keep = 1/(beta+1).",
+    "beta": "In place of --keep: exponents of Selective-Backprop, separated by commas; keep is "
+    "1/(beta+1).",
     "threads": "CPU threads; by default one for a small model, and as many as are free for others.",
     "checkpoint_every": "Save a run so often: a time such as 10m, a share such as 0.1, or none.",
     "checkpoints": "How many of the last checkpoints to keep.",
@@ -50,24 +52,100 @@ HELP = {
     "scale": "small, for two cores and the data at hand; or full, as the papers.",
 }
 
+# The panels of the help of a command that trains: the options that a short help has, in its order,
+# and others. Those that are listed nowhere are others of "How to train".
+PANELS = {
+    "What to train": (
+        ("data", "model", "width", "strategies", "strategy", "score", "models", "grid", "keep",
+         "seed"),
+        ("beta", "no_matched", "matched", "norm", "train_limit", "max_tokens", "subset",
+         "validation", "flip", "rare"),
+    ),
+    "How to train": (("epochs", "budget", "batch_size", "lr", "device"), ()),
+    "How to select": (
+        (),
+        ("warmup", "tail", "floor", "decay", "noise_guard", "history", "stale_every",
+         "score_models", "score_epochs"),
+    ),
+    "Output": (
+        ("out", "overwrite", "resume", "status", "json"),
+        ("checkpoint_every", "checkpoints", "tensorboard", "evaluations", "evaluate_at", "observe",
+         "overlap", "drop", "help_all", "help"),
+    ),
+}  # fmt: skip
+PANEL_OF = {name: title for title, groups in PANELS.items() for name in sum(groups, ())}
+COMMON = {name for common, _ in PANELS.values() for name in common} | {"help_all", "help"}
+ORDER = {name: place for place, name in enumerate(PANEL_OF)}
 
-class OnceCommand(TyperCommand):
-    """A command that refuses an option that is given twice, of which the first would be lost."""
+# A help of more options than these does not fit on a screen.
+ON_A_SCREEN = 30
+
+# In the metadata of a context whose help has every option.
+HELP_ALL = "siftback.cli.help_all"
+
+# Characters of a name and its value beside which the text still stands in their line.
+WIDEST = 28
+
+# What an option's value is, where its type does not say it.
+VALUES = {
+    "time_budget": "time",
+    "checkpoint_every": "time|share|none",
+    "warmup": "epochs|share",
+    "tail": "share",
+    "stop_at": "error=N%",
+    "subset": "path",
+    "grid": "name=list",
+    "keep": "float",
+    "window": "a,b",
+}
+
+
+class OptionsCommand(TyperCommand):
+    """A command with its options in panels, which refuses an option that is given twice."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Checks that each option that takes one value has one."""
+        """Checks that each option that takes one value has one, as the first would be lost."""
         *_, order = self.make_parser(ctx).parse_args(args=list(args))
         given: dict[Any, int] = Counter(order)
         for option, count in given.items():
             if count > 1 and not (option.multiple or option.is_flag):
-                is_list = "separated by commas" in " ".join((option.help or "").split())
                 raise typer.BadParameter(
                     f"given {count} times, of which only the last would count: give it once"
-                    f"{', its values separated by commas' if is_list else ''}",
+                    f"{', its values separated by commas' if option.metavar == '<list>' else ''}",
                     ctx,
                     option,
                 )
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes arguments and options, in panels where the command trains."""
+        parameters = self.get_params(ctx)
+        names = {parameter.name for parameter in parameters}
+        in_panels, is_short = "data" in names, "help_all" in names and HELP_ALL not in ctx.meta
+        titles = ["Arguments", *(PANELS if in_panels else ["Options"])]
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+        if in_panels:
+            parameters = sorted(parameters, key=lambda option: ORDER.get(option.name, len(ORDER)))
+        for parameter in parameters:
+            record = parameter.get_help_record(ctx)
+            if record and (parameter.name in COMMON or not is_short):
+                title = PANEL_OF.get(parameter.name, "How to train") if in_panels else "Options"
+                is_argument = parameter.param_type_name == "argument"
+                sections["Arguments" if is_argument else title].append(record)
+        widest = max(len(name) for rows in sections.values() for name, _ in rows)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    aligned = [(name.ljust(min(widest, WIDEST)), text) for name, text in rows]
+                    formatter.write_dl(aligned)
+
+
+def show_all(ctx: typer.Context, asked: bool) -> None:
+    """Prints the help with every option, and ends."""
+    if asked:
+        ctx.meta[HELP_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
 
 
 def command(name: str, *settings: str) -> Callable[[Command], Command]:
@@ -88,6 +166,7 @@ def command(name: str, *settings: str) -> Callable[[Command], Command]:
 
         @wraps(function)
         def call(**arguments: Any) -> None:
+            arguments.pop("help_all", None)
             if settings:
                 values = {name: arguments.pop(name) for name in settings}
                 arguments["values"] = {
@@ -105,8 +184,10 @@ def command(name: str, *settings: str) -> Callable[[Command], Command]:
             ),
             *map(_setting_option, settings),
         ]
+        if len(options) > ON_A_SCREEN:
+            options.append(_HELP_ALL_OPTION)
         call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-        app.command(name, cls=OnceCommand, help=text)(call)
+        app.command(name, cls=OptionsCommand, help=text)(call)
         return call
 
     return decorate
@@ -129,19 +210,45 @@ def _own_option(parameter: inspect.Parameter, described: dict[str, str]) -> insp
     if parameter.default is parameter.empty and is_argument:
         return parameter.replace(annotation=Annotated[kind, typer.Argument(help=text)])
     flags = ["--" + name.replace("_", "-")] if kind is bool else []
-    return parameter.replace(annotation=Annotated[kind, typer.Option(*flags, help=text)])
+    option = typer.Option(*flags, help=text, metavar=_value(name, kind, text))
+    return parameter.replace(annotation=Annotated[kind, option])
 
 
 def _setting_option(name: str) -> inspect.Parameter:
     """Returns the parameter of a setting: a switch, or text to be parsed."""
     default = DEFAULTS.get(name, Settings.__dataclass_fields__[name].default)
     kind: Any = bool if isinstance(default, bool) else str if default is not None else str | None
+    text = SETTINGS[name].help
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=str(default) if kind is str else default,
-        annotation=Annotated[kind, typer.Option(help=SETTINGS[name].help)],
+        annotation=Annotated[
+            kind, typer.Option(help=text, metavar=_value(name, TYPES[name], text))
+        ],
     )
+
+
+def _value(name: str, kind: Any, text: str) -> str | None:
+    """Returns the value of an option as its help shows it; None where Typer knows."""
+    if "separated by commas" in text:
+        return "<list>"
+    words = VALUES.get(name, "|".join(get_args(kind)) if get_origin(kind) is Literal else "")
+    numbers = [number.__name__ for number in (int, float) if number in (kind, *get_args(kind))]
+    return f"<{words or numbers[0]}>" if words or numbers else None
+
+
+_HELP_ALL_OPTION = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--help-all", is_eager=True, callback=show_all, help="Show every option and exit."
+        ),
+    ],
+)
 
 
 def settings_of(values: dict[str, Any]) -> Settings:

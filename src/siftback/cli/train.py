@@ -217,7 +217,7 @@ def sweep_command(
     Args:
         grid: A setting's values: lr=0.05,0.1. Once for each setting; keep is one.
         strategies: Names, separated by commas.
-        keep: Shares of the examples to keep, where the grid has none.
+        keep: Shares of the examples to keep, separated by commas, where the grid has none.
         seed: Seeds, separated by commas.
         out: Gets a comparison's folder for each cell.
         matched: Add Traditional of each selective run's budget.

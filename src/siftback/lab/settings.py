@@ -154,7 +154,7 @@ class Settings:
         f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.", _POSITIVE] = None
     budget: Annotated[float | None,
         "In place of --epochs: train until forwards and backwards cost as much as so many epochs "
-        "of Traditional. The fairest comparison: every strategy costs the same.", _POSITIVE] = None
+        "of Traditional, the fairest comparison.", _POSITIVE] = None
     cost_budget: Annotated[float | None,
         "The same in forwards of one example. Beside --epochs, training may end early.",
         _POSITIVE] = None
@@ -162,7 +162,7 @@ class Settings:
         "Length as a time, such as 90s, 30m or 12h, which learning rates follow. Beside another "
         "length, training may end early.", _POSITIVE, parse_duration] = None
     batch_size: Annotated[int,
-        "Examples per batch; 128 for models of images, by default the model's own.",
+        "Examples per batch; by default the model's own, 128 for images.",
         _COUNT] = _OF_MODEL
     history: Annotated[int, "Losses that a loss is ranked among.", _COUNT] = 1024
     rate: Annotated[str,
@@ -170,7 +170,7 @@ class Settings:
     rate_by: Annotated[Literal["seen", "trained"],
         "What moves them: examples seen, or trained on, as in the papers' own code."] = "seen"
     lr: Annotated[float,
-        "Peak learning rate; 0.1 for models of images, by default the model's own.",
+        "Peak learning rate; by default the model's own, 0.1 for images.",
         "(0, 1e30)"] = _OF_MODEL
     momentum: Annotated[float,
         "Nesterov momentum of SGD, for models of images; AdamW's first decay, for others.",
@@ -209,7 +209,8 @@ class Settings:
     stop_at_loss: Annotated[float | None,
         "End at the first test with so low a loss, such as 1.6.", "[0, inf)"] = None
     observe: Annotated[str,
-        "What to record at each test besides, its time apart: losses,gradients,confidence."] = ""
+        "What to record at each test besides, its time apart, separated by commas: "
+        "losses,gradients,confidence."] = ""
     validation: Annotated[int | None,
         "Test on so many held-out training examples, to choose settings by.", _COUNT] = None
     flip: Annotated[float, "Share of the training labels to make wrong.", "[0, 1]"] = 0.0

@@ -10,17 +10,22 @@ epochs have as many steps; ``E + s P`` of selection after reading; ``F + s (P - 
 single pass. How often the host waits for the device in a step is counted by PyTorch.
 
 ``python benchmarks/gpu.py --budgets --minutes 9 --folder FOLDER`` trains what ``gpu_budgets.toml``
-says, in several processes side by side, and goes on where the last call stopped; the last one
-writes the budget ratios into the folder. Data are read from ``SIFTBACK_DATA``. All is tried without
-a GPU by ``--device cpu --quick``.
+or another ``--recipe`` says, in several processes side by side, and goes on where the last call
+stopped; each draws the figures of what is recorded so far. Comparisons are begun in the recipe's
+order, the longest of the next few first. Data are read from ``SIFTBACK_DATA``. With ``--device
+auto`` records say no device, so that ``siftback run`` can go on with them elsewhere. All is tried
+without a GPU by ``--device cpu --quick``.
 """
 
 import argparse
+import itertools
 import multiprocessing
+import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 from goals import Goal, begin, options, report
 from siftback import EpochRule, Epochs, Fresh, Memory, Schedule, SelectiveLoader, SinglePass
 from siftback.batches import tree
+from siftback.cli.options import parse_seeds
 from siftback.lab.experiments.comparison import Plan, compare, is_finished, prepare_data
 from siftback.lab.models import build
 from siftback.lab.recipes.recipe import Scale, draw_recipe, find_recipe, plan_cost, recipe_plans
@@ -265,11 +271,29 @@ def measure(sizes: Sizes, rounds: int, device: str) -> list[Goal]:
     return goals
 
 
-def train_comparison(folder: Path, plan: Plan) -> None:
-    """Goes on with one comparison, in a process of its own."""
+def save_data(plan: Plan, path: Path) -> Path:
+    """Reads or makes the data of a plan once for all processes, which map the file."""
     torch.set_num_threads(1)
+    torch.save(prepare_data(plan), path)
+    return path
+
+
+def train_comparison(plan: Plan, folder: Path, path: Path) -> Path:
+    """Goes on with one comparison."""
+    torch.set_num_threads(1)
+    data = torch.load(path, mmap=True, weights_only=False)
     with ConsoleReporter(Console(stderr=True)) as reporter:
-        compare(plan, folder, reporter, "resume", policy=SAVED)
+        compare(plan, folder, reporter, "resume", policy=SAVED, data=data)
+    return folder
+
+
+def data_key(plan: Plan) -> tuple[Any, ...]:
+    """Returns what decides the data of a plan."""
+    settings = plan.settings
+    return (
+        *(settings.data, settings.train_limit, settings.validation, settings.flip),
+        *(settings.max_tokens, settings.rare, settings.subset),
+    )
 
 
 def train_budgets(asked: argparse.Namespace) -> None:
@@ -279,42 +303,77 @@ def train_budgets(asked: argparse.Namespace) -> None:
         SystemExit: If a comparison fails.
     """
     ends = time.monotonic() + 60 * asked.minutes
-    recipe, scale = find_recipe(str(RECIPE)), Scale.SMALL if asked.quick else Scale.FULL
-    plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device})
-    left = [folder for folder, plan in plans.items() if not is_finished(plan, folder)]
-    left.sort(key=lambda folder: plan_cost(plans[folder]) or 0.0)  # the longest is taken first
-    for plan in {plans[folder].settings.data: plans[folder] for folder in left}.values():
-        prepare_data(plan)  # which decodes what all processes read
-    spawn, running = multiprocessing.get_context("spawn"), []
-    while (left or running) and time.monotonic() < ends:
-        while left and len(running) < asked.processes:
-            folder = left.pop()
-            running.append(spawn.Process(target=train_comparison, args=(folder, plans[folder])))
-            running[-1].start()
-        time.sleep(0.2)
-        if any(process.exitcode for process in running):
-            break
-        running = [process for process in running if process.exitcode is None]
-    failed = any(process.exitcode for process in running)
-    for process in running:
-        process.terminate()
-        process.join()
-    recorded = [Comparison.read(path) for path in plans if (path / SUMMARY).is_file()]
-    finished = sum(len(comparison.runs) for comparison in recorded)
-    print(f"{finished} of {sum(len(plan.runs()) for plan in plans.values())} runs are finished")
-    if failed:
-        raise SystemExit("a comparison failed, see above: the others go on with the next call")
-    if all(is_finished(plan, folder) for folder, plan in plans.items()):
-        for analysis, paths in draw_recipe(recipe, scale, asked.folder, plans):
-            print(analysis.name, *paths, sep="\n  ")
+    recipe, scale = find_recipe(asked.recipe), Scale.SMALL if asked.quick else Scale.FULL
+    seeds = {"seeds": parse_seeds(asked.seeds)} if asked.seeds else {}
+    plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device} | seeds)
+    left = {folder: plan for folder, plan in plans.items() if not is_finished(plan, folder)}
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as data,
+        ProcessPoolExecutor(asked.processes, mp_context=spawn) as pool,
+    ):
+        try:
+            train_side_by_side(pool, asked.processes, left, Path(data), ends)
+        finally:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            recorded = [Comparison.read(path) for path in plans if (path / SUMMARY).is_file()]
+            finished = sum(len(comparison.runs) for comparison in recorded)
+            count = sum(len(plan.runs()) for plan in plans.values())
+            print(f"{finished} of {count} runs are finished")
+    for analysis, paths in draw_recipe(recipe, scale, asked.folder, plans):
+        print(analysis.name, *paths, sep="\n  ")
+
+
+def train_side_by_side(
+    pool: Executor, processes: int, plans: dict[Path, Plan], data: Path, ends: float
+) -> None:
+    """Gives comparisons to the processes of a pool as they become free, until a time.
+
+    Args:
+        pool: The processes.
+        processes: Their number.
+        plans: Comparisons by their folders, in the order of their use; those begun are taken out.
+        data: Folder for the data sets.
+        ends: The time of ``time.monotonic``.
+
+    Raises:
+        SystemExit: If a comparison fails.
+    """
+    files: dict[tuple[Any, ...], Future[Path]] = {}
+    running: set[Future[Any]] = set()
+    while (plans or running) and time.monotonic() < ends:
+        for done in [future for future in running if future.done()]:
+            running.remove(done)
+            if error := done.exception():
+                raise SystemExit(f"{error}\nthe other comparisons go on with the next call")
+        # Nearly in their order, so that what is interrupted is a whole part, but the longest first,
+        # so that no process is left with it in the end.
+        ready = []
+        for folder, plan in itertools.islice(plans.items(), 2 * processes):
+            key = data_key(plan)
+            if key in files and files[key].done():
+                ready.append(folder)
+            elif key not in files and len(running) < processes:
+                files[key] = pool.submit(save_data, plan, data / f"{len(files)}.pt")
+                running.add(files[key])
+        if ready and len(running) < processes:
+            folder = max(ready, key=lambda folder: plan_cost(plans[folder]) or 0.0)
+            plan = plans.pop(folder)
+            path = files[data_key(plan)].result()
+            running.add(pool.submit(train_comparison, plan, folder, path))
+        else:
+            time.sleep(0.05)
 
 
 def main() -> None:
     parser = options(__doc__.partition("\n")[0], quick="tiny models, one round")
-    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda", "auto"))
     parser.add_argument("--rounds", type=int, help="of each training, 5 by default")
     parser.add_argument("--minutes", type=float, default=9.0, help="no work is begun after these")
     parser.add_argument("--budgets", action="store_true", help="train at several budgets")
+    parser.add_argument("--recipe", default=str(RECIPE), help="name or file of what is trained")
+    parser.add_argument("--seeds", help="in place of the recipe's, separated by commas")
     parser.add_argument(
         "--folder", type=Path, default=Path("runs/gpu"), help="of the budgets' runs"
     )
@@ -323,6 +382,8 @@ def main() -> None:
     if asked.budgets:
         train_budgets(asked)
         return
+    if asked.device == "auto":
+        parser.error("--device auto is of --budgets: give cpu or cuda")
     torch.backends.cudnn.benchmark = True
     ends = time.monotonic() + 60 * asked.minutes
     goals: list[Goal] = []

@@ -73,6 +73,27 @@ def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
     assert budgets == {"cifar10": {4, 8, 16, 32, 64}, "gtsrb": {1, 2, 4, 8, 16}}
 
 
+@pytest.mark.slow
+def test_another_recipe_is_trained_by_its_name_and_with_other_seeds(tmp_path):
+    options = ("--recipe", "map", "--seeds", "1", "--folder", tmp_path, "--processes", "2")
+    assert "21 of 21 runs" in run("--budgets", *options)
+    assert "sb-memory-default" in (tmp_path / "map-small" / "worst.md").read_text()
+
+
+def test_the_map_has_a_curve_of_five_for_each_set_and_the_coarse_grid_first():
+    budgets, of_default = defaultdict(set), defaultdict(set)
+    for plan in find_recipe("map").plans(Scale.FULL).values():
+        settings = plan.settings
+        key = settings.data, settings.width, settings.flip
+        assert plan.strategies[0] == "traditional"
+        budgets[key].add(settings.budget)
+        if "sb-memory-default@0.5" in plan.strategies:
+            of_default[key].add(settings.budget)
+    assert all(len(points) >= 5 for points in budgets.values())
+    assert all(len(of_default[key]) >= 3 for key in budgets)
+    assert len([*budgets][:12]) == len({key[0] for key in [*budgets][:12]})
+
+
 @pytest.fixture(scope="module")
 def reading():
     """The module of the benchmark of reading."""

@@ -96,7 +96,17 @@ def plans_of(name, scale):
 
 
 def test_all_that_the_papers_show_has_a_recipe():
-    own = {"budget", "agreement", "ideal-cost", "map", "noise", "pays", "rare", "rates", "svhn-size"}
+    own = {
+        "budget",
+        "agreement",
+        "ideal-cost",
+        "map",
+        "noise",
+        "pays",
+        "rare",
+        "rates",
+        "svhn-size",
+    }
     assert set(PAPERS) | own == set(recipe_names())
     assert recipe_names()[:3] == ["fig1", "fig2", "fig3"]
 

@@ -2,7 +2,7 @@
 
 A page has a comment where something is to be added, which is nothing where it is read otherwise:
 ``<!-- kept: sb, random -->`` for what strategies keep and what came out of them,
-``<!-- came out: sb -->`` for the latter in a line, ``<!-- figures -->`` for the papers' figures.
+``<!-- came out: sb -->`` for the latter in a line.
 """
 
 import posixpath
@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import bars
-import papers
 import verdicts
 from kept import kept_by
 
 from siftback.lab.strategies.table import STRATEGIES
 
-_ADDED = re.compile(r"<!-- (kept|came out|figures|budgets)(?:: (.*?))? -->")
+_ADDED = re.compile(r"<!-- (kept|came out|budgets)(?:: (.*?))? -->")
 _NAMED = re.compile(r"\[[\w/]+\.md\]\(([\w./]+\.md)")  # a link whose text is a file's name
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)\)")
 
@@ -44,10 +43,8 @@ def _added(what: str, given: str | None) -> str:
             return _kept(names)
         case "came out":
             return f"<br>{verdicts.in_brief(names)}"
-        case "budgets":
-            return verdicts.budgets()
         case _:
-            return papers.figures()
+            return verdicts.budgets()
 
 
 def _kept(names: list[str]) -> str:

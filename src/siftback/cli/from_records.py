@@ -68,31 +68,45 @@ def results_command(
     picture: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Build the page of results from recorded comparisons.
+    """Build the pages of results from recorded comparisons.
 
     Args:
         folder: Folder of recorded comparisons.
-        out: The page to write.
+        out: The page to write; measurements.md is written beside it, and a papers.md there that has
+            marks for the papers' numbers is given them.
         into: A page that is given what to use where, between its marks.
         picture: An SVG or PNG file, drawn of what budgets buy.
         json: Print every verdict as JSON, and nothing else.
     """
-    from siftback.lab.report.front import write_picture, write_table
+    from siftback.lab.report.front import (
+        PAPERS,
+        has_marks,
+        write_papers,
+        write_picture,
+        write_table,
+    )
+    from siftback.lab.report.measurements_page import write_measurements
     from siftback.lab.report.numbers import verdict_numbers
     from siftback.lab.report.results_page import write_page
     from siftback.lab.report.verdict import verdicts
 
     comparisons = write_page(folder, out)
+    measurements, papers = (out.with_name(name) for name in ("measurements.md", "papers.md"))
+    write_measurements(folder, measurements)
+    written = [out, measurements]
+    if has_marks(papers, PAPERS):
+        write_papers(folder, papers)
+        written.append(papers)
     if into is not None:
         write_table(comparisons, into)
     if picture is not None:
         write_picture(comparisons, picture)
-    written = [str(path) for path in (out, into, picture) if path is not None]
+    paths = [str(path) for path in (*written, into, picture) if path is not None]
     if json:
         numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]
-        show_json({"written": written, "verdicts": numbers})
+        show_json({"written": paths, "verdicts": numbers})
     else:
-        typer.echo("\n".join(written))
+        typer.echo("\n".join(paths))
 
 
 @command("suspects")

@@ -2,15 +2,17 @@
 # ruff: noqa: RUF001 - – is meant.
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from siftback.lab.papers import CLAIMS, RUNS, beside, short
+from siftback.lab.papers import CLAIMS, OVERHEAD, RUNS, beside, by_recipe
 from siftback.lab.recipes.recipe import find_recipe, recipe_names, recipe_plans
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import SHARES
+from siftback.lab.report.front import PAPERS, has_marks, write_papers
 from siftback.lab.report.results_page import write_page
 from written_records import add, add_look, comparison
 
@@ -194,28 +196,28 @@ def test_the_overhead_is_the_benchmark_s(results):
     assert row(results, "time of selection, its forwards")["ours"] == "0.4% to 1.2% of an SB step"
 
 
-def test_the_main_numbers_are_some_of_all(results, table_1):
-    everything = {row["what"]: row["ours"] for row in beside(results)}
-    main = short(results)
-    assert len(CLAIMS) / 3 < len(main) < len(CLAIMS) * 2 / 3
-    for found in main:
-        what = next(what for what in everything if found["what"].startswith(f"{what} ("))
-        assert found["the paper's"]
-        assert found["ours"]
-        assert list(found) == ["what", "the paper's", "ours", "ours measured on"]
-        assert what
-    (best,) = [found for found in main if found["what"].startswith("speed-up of Stale-SB (")]
-    assert best["ours"] == "up to 5.00"
-    assert best["what"].endswith("section 1: Wide ResNet; CIFAR10, CIFAR100, SVHN)")
+def test_every_recipe_and_every_number_has_a_row(results, table_1):
+    rows = by_recipe(results)
+    assert {row["recipe"] for row in rows} == {
+        *(f"[`{name}`](recipes.md#the-recipes)" for name in recipe_names()),
+        "",
+    }
+    numbers = [row["ours"] for row in rows if "ours" in row]
+    assert sorted(numbers) == sorted(row["ours"] for row in beside(results))
+    assert rows[-1]["what"] == OVERHEAD.what
+    (best,) = [row for row in rows if row["what"] == "speed-up of Stale-SB"]
+    assert (best["recipe"], best["ours"]) == ("[`table1`](recipes.md#the-recipes)", "up to 5.00")
 
 
-def test_the_results_page_has_the_main_numbers(results, table_1, tmp_path):
-    page = tmp_path / "docs" / "results.md"
-    write_page(results, page)
-    papers = page.read_text("utf-8").partition("## The papers' numbers beside ours")[2]
-    for found in short(results):
-        assert found["what"] in papers
-        assert f"| {found['ours']} |" in papers
+def test_the_page_of_papers_has_the_records_numbers(tmp_path):
+    text = (RESULTS.parent / "docs" / "papers.md").read_text("utf-8")
+    page = tmp_path / "papers.md"
+    assert not has_marks(page, PAPERS)
+    page.write_text(text, "utf-8")
+    assert has_marks(page, PAPERS)
+    write_papers(RESULTS, page)
+    assert page.read_text("utf-8") == text
+    assert not {"not run", "not recorded", "unreadable"} & set(re.findall(r"[a-z]+ ?[a-z]+", text))
 
 
 def test_the_verdicts_have_the_recipes_runs_too(results, made, tmp_path):
@@ -227,7 +229,7 @@ def test_the_verdicts_have_the_recipes_runs_too(results, made, tmp_path):
     (results / RUNS / "torn-small" / "summary.json").write_text("{")
     write_page(results, tmp_path / "results.md")
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
-    row = "  - undecided: sb -1.50 ± 0.71\n"
+    row = "  - undecided: `SelectiveLoader(..., keep=0.25)` -1.50 ± 0.71\n"
     assert row in text.partition("\n## What a verdict")[0]
     assert "torn-small/summary.json is damaged" in text.partition("## Left out")[2]
 

@@ -15,6 +15,7 @@ from siftback.lab.report.numbers import numbers
 from siftback.lab.report.page import render_page
 from siftback.lab.report.results_page import comparisons_of, write_page
 from siftback.lab.report.verdict import FALSE_DISCOVERIES, headline, named, remaining, verdicts
+from siftback.lab.strategies.table import library_name
 
 ROOT = Path(__file__).parents[3]
 
@@ -161,7 +162,8 @@ def test_every_page_shows_the_word_of_the_same_rule(comparison, add_run, tmp_pat
         assert counts in text
     for verdict, number in zip(found, numbers(comparison)["verdicts"], strict=True):
         assert number["outcome"] == verdict.outcome
-        listed = f"- {verdict.outcome}: {verdict.strategy} {verdict.difference:+.2f}\n"
+        call = library_name(verdict.label)
+        listed = f"- {verdict.outcome}: `{call}` {verdict.difference:+.2f}\n"
         assert listed in results
         assert f'<span class="verdict {verdict.outcome}">{verdict.outcome}</span>' in report
         assert verdict.sentence.startswith(

@@ -224,7 +224,7 @@ def test_pages_of_texts_and_language_name_the_measure_of_each(written, classifie
     write_page(tmp_path / "results", tmp_path / "results.md")
     page = (tmp_path / "results.md").read_text()
     assert "in nats per token of final test loss" in " ".join(page.split())
-    (line,) = (line for line in page.splitlines() if "sb-memory " in line)
+    (line,) = (line for line in page.splitlines() if "`Memory(keep=" in line)
     assert " nats" in line
     report, problems = write_report([tmp_path / "results"], tmp_path / "report.html")
     assert not problems

@@ -88,6 +88,12 @@ class BudgetRatio:
         """Whether its whole interval is above a number."""
         return not self.flat and self.low is not None and self.low.exceeds(number)
 
+    def falls_below(self, number: float) -> bool:
+        """Whether its whole interval is below a number."""
+        if self.flat or self.high is None or self.high.side == "above":
+            return False
+        return self.high.value < number
+
     @property
     def interval(self) -> str:
         """The ends of its interval in words; a dash for a single seed and a flat curve."""

@@ -19,11 +19,10 @@ from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import argument, group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import judge, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
-
-GOAL = 1.5
-"""The budget ratio that a default should reach."""
+from siftback.lab.strategies.table import library_name
 
 LEAST = 0.97
 """The budget ratio below which it is worse than Traditional."""
@@ -128,16 +127,23 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             *(method.ratio.interval, f"{method.epochs:.2f}"),
         ]
         yield Finding(rows=[row])
-    for _, group in groupby(methods, lambda method: method.experiment.title):
-        yield Finding(_ratio_sentence(list(group)))
-    yield from map(Finding, _goal_sentences(methods))
+    for label in dict.fromkeys(method.label for method in methods):
+        yield Finding(_ratio_sentence([method for method in methods if method.label == label]))
     for experiment in measured:
-        if len(names := sorted(set(experiment.runs.machine))) > 1:
+        means = {budget: fmean(ends.values()) for budget, ends in experiment.curve.items()}
+        lowest = min(means, key=means.__getitem__)
+        if methods and lowest < max(means):
             yield Finding(
-                f"{experiment.title} was trained on {' and '.join(names)}, where the same seed "
-                "ends at other errors, so ratios near 1 may be the machines'. Repeat all of it on "
-                "one."
+                f"{experiment.title}: Traditional ends lowest at {lowest:g} of {max(means):g} "
+                "epochs."
             )
+    machines = {item.title: sorted(set(item.runs.machine)) for item in measured}
+    if mixed := {title: names for title, names in machines.items() if len(names) > 1}:
+        kinds = " and ".join(sorted({name for names in mixed.values() for name in names}))
+        yield Finding(
+            f"{listed(mixed)}: trained on {kinds}, where the same seed ends at other errors, so "
+            "that ratios near 1 may be the machines'."
+        )
 
 
 def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -224,7 +230,10 @@ def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             continue
         series = [
             Series.over_seeds(
-                label, list(ends), [list(by_seed.values()) for by_seed in ends.values()], label
+                library_name(label),
+                list(ends),
+                [list(by_seed.values()) for by_seed in ends.values()],
+                label,
             )
             for label, ends in sorted(lines.items(), key=lambda line: line[0] != TRADITIONAL)
         ]
@@ -296,51 +305,28 @@ def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
 
 
 def _ratio_sentence(ratios: Sequence[MethodRatio]) -> str:
-    """Returns the ratios of an experiment's methods that were measured at the most budgets.
-
-    Also the budget at which Traditional's mean is lowest, if it is not the largest.
-    """
-    experiment, methods = ratios[0].experiment, Counter(method.label for method in ratios)
-    listing = "; ".join(
-        f"{label} "
-        + ", ".join(
-            f"{method.words} ({method.budget:g} epochs)"
-            for method in ratios
-            if method.label == label
-        )
-        for label, count in methods.items()
-        if count == max(methods.values())
-    )
-    above = sum(method.ratio.exceeds(1) for method in ratios)
+    """Returns where a method's interval is on one side of 1; empty where it is nowhere."""
+    sides = {
+        "above 1": [method for method in ratios if method.ratio.exceeds(1)],
+        "below 1": [method for method in ratios if method.ratio.falls_below(1)],
+    }
+    parts = [f"{side} {_budgets_by_title(cases)}" for side, cases in sides.items() if cases]
+    if not parts:
+        return ""
+    text = f"{library_name(ratios[0].label)}: with the whole interval {'; '.join(parts)}"
     flat = sum(method.ratio.flat for method in ratios)
-    means = {budget: fmean(ends.values()) for budget, ends in experiment.curve.items()}
-    lowest = min(means, key=means.__getitem__)
-    end = f" Traditional ends lowest at {lowest:g} epochs." if lowest < max(means) else ""
-    return (
-        f"{experiment.title}: {listing}. In all {above} of {len(ratios)} ratios are above 1 with "
-        f"their whole interval{f', and {flat} are flat' if flat else ''}.{end}"
-    )
+    around = len(ratios) - flat - sum(map(len, sides.values()))
+    if around:
+        text += f"; around 1 in {counted(around, 'case')}"
+    if flat:
+        text += f"; on a flat curve in {counted(flat, 'case')}"
+    return f"{text}."
 
 
-def _goal_sentences(ratios: Sequence[MethodRatio]) -> Iterator[str]:
-    """Yields where each method, at several budgets of an experiment, reaches the goal."""
-    columns = ["label", "title", "budget", "reaches", "exceeds"]
-    table = pd.DataFrame(
-        [
-            (
-                *(method.label, method.experiment.title, f"{method.budget:g}"),
-                *(method.reaches(GOAL), method.ratio.exceeds(GOAL)),
-            )
-            for method in ratios
-            if not method.ratio.flat
-        ],
-        columns=columns,
+def _budgets_by_title(cases: Sequence[MethodRatio]) -> str:
+    """Lists experiments, each with the budgets of its cases."""
+    by_title = groupby(cases, lambda case: case.experiment.title)
+    return ", ".join(
+        f"on {title} ({listed(f'{case.budget:g}' for case in group)} epochs)"
+        for title, group in by_title
     )
-    for label, cases in table.groupby("label", sort=False):
-        if cases.title.value_counts().max() > 1:
-            budgets = cases[cases.reaches].groupby("title", sort=False).budget.agg(", ".join)
-            where = "; ".join(f"{title} ({listing} epochs)" for title, listing in budgets.items())
-            end = f"{cases.reaches.sum()} of {len(cases)} cases"
-            if where:
-                end += f", {cases.exceeds.sum()} with the whole interval: {where}"
-            yield f"{label} reaches {GOAL:g} times the budget in {end}."

@@ -9,11 +9,12 @@ from typing import Any
 
 from siftback.lab.figures.titles import task
 from siftback.lab.papers import ours
+from siftback.lab.recipes.recipe import find_recipe, recipe_names
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.formatting import counted
 from siftback.lab.records.run_summary import TRADITIONAL
 
-__all__ = ["CLAIMS", "RUNS", "Claim", "beside", "short"]
+__all__ = ["CLAIMS", "RUNS", "Claim", "beside", "by_recipe"]
 
 RUNS = "recipes"  # holds the recipes' runs, as `siftback run --out` leaves them
 
@@ -29,7 +30,6 @@ class Claim:
         there: What it was measured on.
         folders: The comparisons that ours is found in: their folders in that of all results.
         ours: The function of `siftback.lab.papers.ours` that finds it, and its arguments.
-        main: Whether it is among the few that the results page has; the report has all.
     """
 
     place: str
@@ -38,7 +38,6 @@ class Claim:
     there: str
     folders: Sequence[str]
     ours: Sequence[Any]
-    main: bool = False
 
 
 _FILE = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
@@ -56,35 +55,50 @@ def beside(results: Path) -> list[dict[str, str]]:
             leaves them, and ``benchmarks/``. A row says where they are not
             there, or cannot be read.
     """
-    return _rows(CLAIMS, results)
+    read = cache(lambda name: Comparison.read(results / name))  # many claims are of the same runs
+    rows = []
+    for claim in CLAIMS:
+        comparisons: list[Comparison] = []
+        number = _attempt(partial(_find, claim, read, comparisons))
+        setups = dict.fromkeys(_setup(recorded) for recorded in comparisons if recorded.runs)
+        rows.append(_row(claim, number, "; ".join(setups)))
+    benchmark = results / "benchmarks" / "overhead.json"
+    number = _attempt(partial(ours.overhead, benchmark))
+    return [*rows, _row(OVERHEAD, number, "benchmarks/overhead.py")]
 
 
-def short(results: Path) -> list[dict[str, str]]:
-    """Returns the main numbers alone, in fewer columns.
+def by_recipe(results: Path) -> list[dict[str, str]]:
+    """Returns a row for each recipe, or for each number that its paper prints, with ours.
+
+    What a benchmark measured, and no recipe, comes last.
 
     Args:
         results: As for `beside`.
     """
-    return [
-        {"what": f"{row['what']} ({row['in']}: {row['measured there on']})"}
-        | {name: row[name] for name in ("the paper's", "ours")}
-        | {"ours measured on": row["and here on"]}
-        for row in _rows([claim for claim in CLAIMS if claim.main], results, brief=True)
-    ]
-
-
-def _rows(claims: Sequence[Claim], results: Path, brief: bool = False) -> list[dict[str, str]]:
-    read = cache(lambda name: Comparison.read(results / name))  # many claims are of the same runs
+    claims_of: dict[str, list[dict[str, str]]] = {}
+    for claim, row in zip([*CLAIMS, OVERHEAD], beside(results), strict=True):
+        claims_of.setdefault(_recipe_of(claim), []).append(row)
     rows = []
-    for claim in claims:
-        comparisons: list[Comparison] = []
-        number = _attempt(partial(_find, claim, read, comparisons))
-        setups = list(dict.fromkeys(_setup(recorded) for recorded in comparisons if recorded.runs))
-        setup = f"{len(setups)} comparisons" if brief and len(setups) > 1 else "; ".join(setups)
-        rows.append(_row(claim, number, setup))
-    benchmark = results / "benchmarks" / "overhead.json"
-    number = _attempt(partial(ours.overhead, benchmark))
-    return [*rows, _row(OVERHEAD, number, "benchmarks/overhead.py")]
+    for name in (*recipe_names(), ""):
+        link = {"recipe": name and f"[`{name}`](recipes.md#the-recipes)"}
+        if name not in claims_of:
+            recipe = find_recipe(name)
+            rows.append(link | {"of": recipe.source, "what": recipe.title})
+        rows += [
+            link
+            | {"of": row["in"], "what": row["what"]}
+            | {"the paper's": row["the paper's"], "ours": row["ours"]}
+            | {"measured here on": row["and here on"]}
+            for row in claims_of.get(name, ())
+        ]
+    return rows
+
+
+def _recipe_of(claim: Claim) -> str:
+    """Returns the recipe whose runs a claim is of: the longest name that fits its folder."""
+    folder = next(iter(claim.folders), "").removeprefix(f"{RUNS}/")
+    fitting = (name for name in recipe_names() if folder.startswith(f"{name}-"))
+    return max(fitting, key=len, default="")
 
 
 def _find(claim: Claim, read: Callable[[str], Comparison], comparisons: list[Comparison]) -> str:

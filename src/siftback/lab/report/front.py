@@ -1,4 +1,4 @@
-"""The README's part of the records: what to use where, what it saves, and a picture."""
+"""Parts of pages that are from the records: what to use where, a picture, the papers' numbers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,12 +10,15 @@ from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.drawing import FORMATS, render
 from siftback.lab.figures.figure import Figure, Missing
 from siftback.lab.figures.pays import Experiment, experiments, method_ratios
+from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.records.tables import markdown
+from siftback.lab.records.tables import Rows, markdown
+from siftback.lab.strategies.table import library_name
 
-# A page holds the table between these marks.
+# A page holds a table between its two marks.
 MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
+PAPERS = ("<!-- the papers' numbers -->\n", "<!-- end of the papers' numbers -->\n")
 
 
 class Choice(NamedTuple):
@@ -24,7 +27,7 @@ class Choice(NamedTuple):
     Attributes:
         label: What it was measured as.
         situation: Where it is the one to use.
-        use: What to write.
+        use: What to write, for `str.format` with the library's call.
     """
 
     label: str
@@ -33,13 +36,11 @@ class Choice(NamedTuple):
 
 
 CHOICES = (
-    Choice("sb-memory-default 0.5", "a data set with `dataset[i]`", "`memory=Memory()`"),
-    Choice(
-        "sb-memory 0.55", "the same, with a share that you choose", "`memory=Memory(keep=0.55)`"
-    ),
-    Choice("infobatch 0.5", "the gradient must stay unbiased", "`memory=InfoBatch()`"),
+    Choice("sb-memory-default 0.5", "a data set with `dataset[i]`", "`memory={}`"),
+    Choice("sb-memory 0.55", "the same, with a share that you choose", "`memory={}`"),
+    Choice("infobatch 0.5", "the gradient must stay unbiased", "`memory={}`"),
     Choice("sb 0.5", "a stream, read once", "`SelectiveLoader(loader, model, loss_fn, keep=0.5)`"),
-    Choice("rs2 0.5", "losses cannot be had", "`memory=RS2(keep=0.5)`"),
+    Choice("rs2 0.5", "losses cannot be had", "`memory={}`"),
 )
 
 
@@ -56,8 +57,7 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     Raises:
         ConfigError: If the page does not, or there are no ratios.
     """
-    text = page.read_text(encoding="utf-8")
-    if any(text.count(mark) != 1 for mark in MARKS):
+    if not has_marks(page, MARKS):
         raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
     # Without Traditional's curve alone, beside which no method was measured yet.
     group = [experiment for experiment in experiments(comparisons) if len(experiment.ends) > 1]
@@ -66,7 +66,11 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     middle = {experiment.title: _middle(experiment) for experiment in group}
     blank = {f"{title}, {budget:g} epochs": "" for title, budget in middle.items()}
     rows = {
-        choice.label: {"your situation": choice.situation, "what to use": choice.use} | blank
+        choice.label: {
+            "your situation": choice.situation,
+            "what to use": choice.use.format(library_name(choice.label)),
+        }
+        | blank
         for choice in CHOICES
     }
     for method in method_ratios(group):
@@ -74,8 +78,29 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
         if method.label in rows and budget == middle[title]:
             cell = f"**{method.words}**" if method.ratio.exceeds(1) else method.words
             rows[method.label][f"{title}, {budget:g} epochs"] = cell
-    table = f"\n{markdown(list(rows.values()))}\n\n"
-    page.write_text(put_between(text, MARKS, table), encoding="utf-8")
+    _fill(page, MARKS, list(rows.values()))
+
+
+def write_papers(results: Path, page: Path) -> None:
+    """Writes the papers' numbers beside ours into a page, between its marks.
+
+    Args:
+        results: As for `siftback.lab.papers.beside`.
+        page: A Markdown file that has the marks `PAPERS`, once each.
+    """
+    _fill(page, PAPERS, by_recipe(results))
+
+
+def has_marks(page: Path, marks: tuple[str, str]) -> bool:
+    """Whether a page has both marks, once each."""
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    return all(text.count(mark) == 1 for mark in marks)
+
+
+def _fill(page: Path, marks: tuple[str, str], rows: Rows) -> None:
+    """Writes a table into a page between its marks."""
+    text = put_between(page.read_text(encoding="utf-8"), marks, f"\n{markdown(rows)}\n\n")
+    page.write_text(text, encoding="utf-8")
 
 
 def _middle(experiment: Experiment) -> float:

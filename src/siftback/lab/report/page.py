@@ -33,7 +33,8 @@ from siftback.lab.report.embedding import (
     read_script,
     read_templates,
 )
-from siftback.lab.report.results_page import BENCHMARKS, benchmarks_of
+from siftback.lab.report.measurements_page import benchmarks_of
+from siftback.lab.report.results_page import BENCHMARKS
 from siftback.lab.report.verdict import (
     RULE,
     Verdict,

@@ -1,17 +1,17 @@
-"""The page of results: what paid, what that rests on, the papers' numbers and the benchmarks.
+"""The page of results: what selection pays, what wrong labels cost, what paid, and why.
 
-All of its numbers come from the summaries, the records and the benchmarks' outputs in the
-repository. It is for a person to read: the report (:mod:`siftback.lab.report.page`) has the rest.
+All of its numbers come from the summaries and the records in the repository. It is for a person to
+read: :mod:`siftback.lab.report.measurements_page` and the report (:mod:`siftback.lab.report.page`)
+have the rest.
 """
 
-import json
 import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
@@ -24,11 +24,9 @@ from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, o
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent
 from siftback.lab.figures.writing import format_rows
-from siftback.lab.papers import RUNS, short
-from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
-from siftback.lab.records.formatting import NOT_REACHED, counted, facts_line, listed
-from siftback.lab.records.frame import mean_and_spread, read_runs, tally
-from siftback.lab.records.summary_table import suspected
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.formatting import counted, listed
+from siftback.lab.records.frame import tally
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
 from siftback.lab.report.verdict import (
@@ -40,15 +38,11 @@ from siftback.lab.report.verdict import (
     named,
     verdicts,
 )
+from siftback.lab.strategies.table import library_name
 
 BENCHMARKS = "benchmarks"
 RARE = "rare"
 TUNING = "tuning"
-
-# Of the settings that all tuning shares, those that the page has.
-_SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
-# What a row of tuning says in columns of its own.
-_PLAN = ("strategies", "keeps", "seeds", "matched")
 
 
 def write_page(results: Path, page: Path) -> Sequence[Comparison]:
@@ -57,10 +51,8 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     What cannot be read is named at the end of the page, and the rest is made.
 
     Args:
-        results: Holds comparisons at any depth; ``benchmarks/*.json``; under ``recipes/`` the runs
-            of the papers' recipes, and under ``tuning/`` comparisons that settings were chosen by,
-            those of learning rates in a folder of their own; and under ``rare/`` those of rare
-            classes, which are no part of the other tables.
+        results: Holds comparisons at any depth; those of ``rare/`` have a table of their own, and
+            ``benchmarks/`` and ``tuning/`` are no part of the page.
         page: The Markdown file to write; its links are relative to its folder.
 
     Returns:
@@ -73,22 +65,20 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     comparisons, damaged = comparisons_of(results)
     others = without_tables(comparisons)
-    judged = [verdict for verdict in verdicts(others) if verdict.compared]
+    judged = [
+        replace(verdict, label=written(verdict.label))
+        for verdict in verdicts(others)
+        if verdict.compared
+    ]
     everything = verdicts(comparisons)
     main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
     methods = method_ratios(experiments(comparisons))
-    benchmarks, damaged_benchmarks = benchmarks_of(results / BENCHMARKS)
-    at_rates, damaged_rates = _read_within(
-        path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
-    )
-    rates = ANALYSES["rates"](at_rates)
-    of_rare, damaged_rare = _read_within([results / RARE])
+    of_rare, damaged_rare = read_within([results / RARE])
     rare = ANALYSES["rare"](of_rare)
-    shared, tuned, damaged_tuning = _tuning(results / TUNING)
-    templates = read_templates(markdown=markdown, counted=counted, goals=_goals, tally=tally)
+    templates = read_templates(markdown=markdown, counted=counted, tally=tally)
     text = templates.get_template("results.md.j2").render(
         name=results.name,
-        link=f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/",
+        link=link_to(results, page),
         ratios=ANALYSES["pays"](comparisons),
         several_budgets=_several_budgets(methods),
         single_budgets=_single_budgets(methods),
@@ -99,21 +89,28 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         by_outcome=_by_outcome(main),
         rule=RULE,
         extent=describe_extent([item for name, item in named(others) if name in compared]),
-        papers=short(results) if (results / RUNS).is_dir() else [],
-        benchmarks=benchmarks,
-        damaged_benchmarks=damaged_benchmarks,
-        rates=_by_rule(rates) if isinstance(rates, Grid) else [],
-        damaged_rates=damaged_rates,
-        rare=format_rows(rare) if isinstance(rare, Grid) else [],
+        rare=_with_calls(format_rows(rare)) if isinstance(rare, Grid) else [],
         damaged_rare=damaged_rare,
-        shared=facts_line(shared),
-        tuned=tuned,
-        damaged_tuning=damaged_tuning,
         damaged=damaged,
     )
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
     return comparisons
+
+
+def link_to(results: Path, page: Path) -> str:
+    """Returns the address of a folder of results from a page."""
+    return f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
+
+
+def written(label: str) -> str:
+    """Returns a configuration as a page has it: the library's call as code, or its label.
+
+    >>> written("sb-memory-default 0.5"), written("topk 0.5")
+    ('`Memory()`', 'topk 0.5')
+    """
+    name = library_name(label)
+    return f"`{name}`" if name.endswith(")") else name
 
 
 def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
@@ -125,13 +122,13 @@ def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
     Returns:
         They, and what is damaged, a line each.
     """
-    return _read_within(
+    return read_within(
         folder for folder in results.iterdir() if folder.name not in (BENCHMARKS, RARE, TUNING)
     )
 
 
-def _read_within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
-    """The comparisons in folders, of which some may hold none, and what is damaged."""
+def read_within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
+    """Returns the comparisons in folders, of which some may hold none, and what is damaged."""
     holding = [folder for folder in sorted(folders) if any(folder.rglob(SUMMARY))]
     return read(holding) if holding else ([], [])
 
@@ -140,35 +137,6 @@ def without_tables(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Returns the comparisons that have no table of their own, of budgets or of wrong labels."""
     separate = (*on_curves(comparisons), *with_wrong_labels(comparisons))
     return [item for item in comparisons if not any(item is other for other in separate)]
-
-
-def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the records of the benchmarks, in the order of their files' names.
-
-    Args:
-        folder: Holds a JSON file for each.
-
-    Returns:
-        Each one's ``title``, ``environment`` and ``rows``, and what is damaged, a line each.
-    """
-    benchmarks, problems = [], []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            rows = [
-                {key: row[key] for key in ("setting", "what", "measured", "goal", "met")}
-                for row in record["rows"]
-            ]
-            benchmarks.append(
-                {
-                    "title": str(record["title"]),
-                    "environment": dict(record.get("environment") or {}),
-                    "rows": rows,
-                }
-            )
-        except UNREADABLE as error:
-            problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
-    return benchmarks, problems
 
 
 def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
@@ -205,7 +173,7 @@ def _several_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
         cells = {f"{end.budget:g} epochs": _with_interval(end) for end in ends}
         if len(ends) > 1:
             rows.append(
-                {"data and model": data, "method": label}
+                {"data and model": data, "method": written(label)}
                 | {"seeds": listed(end.ratio.seeds for end in ends)}
                 | {name: cells.get(name, "") for name in (f"{at:g} epochs" for at in budgets)}
                 | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
@@ -219,7 +187,7 @@ def _single_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
     return pivot(
         (
             {"data and model": f"{end.experiment.title}, {end.budget:g} epochs"},
-            end.label,
+            written(end.label),
             _with_interval(end),
         )
         for end in methods
@@ -233,19 +201,26 @@ def _with_interval(end: MethodRatio) -> str:
 
 def _by_method(noisy: Sequence[NoisyEnd]) -> list[dict[str, str]]:
     """Lays out ends with wrong labels: a row for each share of them, a column for each method."""
-    blank = {end.label: "" for end in noisy}
+    blank = {written(end.label): "" for end in noisy}
     rows = []
     for (data, wrong), group in groupby(noisy, lambda end: (end.task, end.wrong)):
         ends = list(group)
         row = {"data and model": data, "wrong labels": f"{wrong:.0%}", "seeds": str(ends[0].seeds)}
         row |= {"Traditional": ends[0].metric.written(ends[0].baseline)} | blank
         for end in ends:
-            row[end.label] = f"{end.difference:+.2f}{end.interval and f' ({end.interval})'}"
+            row[written(end.label)] = (
+                f"{end.difference:+.2f}{end.interval and f' ({end.interval})'}"
+            )
             rates = [f"{rate:.2f}" for rate in (end.precision, end.recall) if not math.isnan(rate)]
             if end.guarded:
-                row[f"precision / recall of {end.label}"] = " / ".join(rates)
+                row[f"precision / recall of {written(end.label)}"] = " / ".join(rates)
         rows.append(row)
     return rows
+
+
+def _with_calls(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Writes the methods of rows as calls of the library."""
+    return [{**row, "method": written(row["method"])} for row in rows]
 
 
 def _by_outcome(main: Sequence[Verdict]) -> dict[str, dict[str, str]]:
@@ -254,74 +229,7 @@ def _by_outcome(main: Sequence[Verdict]) -> dict[str, dict[str, str]]:
     for data in dict.fromkeys(verdict.data for verdict in main):
         of_data = [verdict for verdict in main if verdict.data == data]
         lists[data] = {
-            outcome: ", ".join(f"{item.strategy} {difference_of(item)}" for item in group)
+            outcome: ", ".join(f"{item.label} {difference_of(item)}" for item in group)
             for outcome, group in groupby(of_data, lambda verdict: verdict.outcome)
         }
     return lists
-
-
-def _by_rule(rates: Grid) -> list[dict[str, str]]:
-    """Lays out learning rates: a row for each experiment, a column for each method."""
-    return pivot(
-        (
-            {"data and model": row["data and model"], "seeds": row["seeds"]},
-            row["method"],
-            f"{row['error or loss at each rate']}; lowest at {row['lowest at']}",
-        )
-        for row in format_rows(rates)
-    )
-
-
-def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Says what is asked of a benchmark, and how often that was met."""
-    goals = pd.DataFrame([row for row in rows if row["goal"]])
-    if goals.empty:
-        return f"{counted(len(rows), 'number')} without a goal, in the report"
-    if len(goals[["what", "goal"]].drop_duplicates()) > 4:  # too many to name each
-        goals["what"] = "the ratios"
-    texts = []
-    for (what, goal), group in goals.groupby(["what", "goal"], sort=False):
-        ends = (group.measured.min(), group.measured.max())
-        span = dict.fromkeys(f"{end:,.0f}" if end >= 100 else f"{end:.2g}" for end in ends)
-        met = group.met.astype(bool).sum()
-        texts.append(f"{what} {' to '.join(span)}, {goal} in {met} of {len(group)}")
-    return "; ".join(texts)
-
-
-def _tuning(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]], list[str]]:
-    """Lays out comparisons on held-out examples, that differ in settings, as one table.
-
-    Returns:
-        Of the settings that all share those that the page has; a row for each configuration with
-        the settings that are its own; and what is damaged, a line each.
-    """
-    comparisons, settings, problems = [], [], []
-    for summary in sorted(folder.glob(f"*/{SUMMARY}")):
-        try:
-            comparison = Comparison.read(summary.parent)
-            settings.append(dict(comparison.environment["arguments"]))
-            comparisons.append(comparison)
-        except UNREADABLE as error:
-            name = f"{folder.name}/{summary.parent.name}"
-            problems.append(f"{name} is damaged, and left out ({type(error).__name__})")
-    shared = {
-        name: value
-        for name, value in (settings[0] if settings else {}).items()
-        if name not in _PLAN and all(other.get(name) == value for other in settings)
-    }
-    errors = all(comparison.metric.name == "error" for comparison in comparisons)
-    judged = "error on held-out examples, %" if errors else "error, %, or loss, held-out examples"
-    rows = []
-    for comparison, arguments in zip(comparisons, settings, strict=True):
-        differing = {k: v for k, v in arguments.items() if k not in shared and k not in _PLAN}
-        for label, runs in read_runs(comparison).groupby("label", sort=False):
-            row = {
-                "comparison": comparison.folder.name,
-                "strategy": label,
-                "settings": facts_line(differing) or NOT_REACHED,
-                judged: f"{mean_and_spread(runs.final):.{comparison.metric.digits}f}",
-                "cost in forwards": f"{runs.cost_forward_units.mean():,.0f}",
-                "seeds": listed(sorted(runs.seed)),
-            }
-            rows.append(row | suspected(runs))
-    return {name: shared[name] for name in _SHARED if name in shared}, rows, problems

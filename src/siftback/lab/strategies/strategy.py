@@ -481,6 +481,9 @@ class Strategy:
         weighted: Computes, from logits and labels, the loss of a batch whose losses it weighs.
         tokens: The score by which it selects the tokens of each batch.
         kinds: The kinds of examples that it trains on.
+        library: The call of the library that does the same in a loop of one's own, for
+            `str.format` with ``keep``, the share to keep, and ``left_out``, the rest; "" where
+            there is no single one.
     """
 
     name: str
@@ -501,6 +504,7 @@ class Strategy:
     weighted: Callable[[Tensor, Tensor], Tensor] | None = None
     tokens: TokenScore | None = None
     kinds: tuple[Kind, ...] = tuple(KINDS)
+    library: str = ""
 
     @property
     def selects(self) -> bool:

@@ -14,6 +14,7 @@ from siftback.errors import ConfigError
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_token_loss
 from siftback.lab.records.formatting import one_of
+from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches, WeightedBatches
 from siftback.lab.strategies.after_reading import AfterReading, ScoredElsewhere, proxy_scorer
@@ -94,25 +95,31 @@ _ROWS = (
     Strategy("traditional", "every example, every epoch", _ALL),
     Strategy("sb",
              "Selective-Backprop: a forward pass scores each example, high losses are kept",
-             _SCORED, AfterReading, _percentile),
+             _SCORED, AfterReading, _percentile,
+             library="SelectiveLoader(..., keep={keep:g})"),
     Strategy("random", "Random-Backprop: a random share of the examples, no scores", _KEPT,
-             AfterReading, _uniform),
+             AfterReading, _uniform,
+             library="Uniform(keep={keep:g})"),
     Strategy("sb-single-pass",
              "Selective-Backprop with one forward: its kept rows alone are run backward",
-             _FORWARDED, SinglePassBatches, _percentile),
+             _FORWARDED, SinglePassBatches, _percentile,
+             library="SinglePass(..., keep={keep:g})"),
     Strategy("random-single-pass",
              "a forward of everything, a backward of a random share: what the scores must beat",
-             _FORWARDED, SinglePassBatches, _uniform),
+             _FORWARDED, SinglePassBatches, _uniform,
+             library="SinglePass(..., selector=Uniform(keep={keep:g}))"),
     Strategy("stale-sb",
              "Stale-SB: a selection pass every n-th epoch, its losses used again in between",
              _STALE, BeforeReading, _refreshed(siftback.Stale)),
     Strategy("sb-memory",
              "no selection pass: examples are drawn by the loss they had when last trained on",
              _KEPT, BeforeReading, memory, guardable=True, own_schedule=True,
-             warmup=_OF_MEMORY),
+             warmup=_OF_MEMORY,
+             library="Memory(keep={keep:g})"),
     Strategy("sb-memory-guarded",
              "as sb-memory, but examples whose labels stay doubtful are held back", _KEPT,
-             BeforeReading, memory, guarded=True, own_schedule=True, warmup=_OF_MEMORY),
+             BeforeReading, memory, guarded=True, own_schedule=True, warmup=_OF_MEMORY,
+             library="Memory(keep={keep:g}, guard=NoiseGuard(classes))"),
     Strategy("sb-memory-weighted",
              "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
              _KEPT, BeforeReading, weighted_memory, own_schedule=True, warmup=_OF_MEMORY),
@@ -122,27 +129,33 @@ _ROWS = (
     Strategy("sb-memory-ratio",
              "as sb-memory, but drawn by the loss over the mean of all, so that the share follows "
              "them",
-             _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY),
+             _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
+             library="Memory(tail=Epochs(0))"),
     Strategy("sb-memory-default",
              "as sb-memory-ratio, but everything is trained on at the end, unless nearly all is "
              "learned: Memory()",
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
-             tail=siftback.Memory().schedule.tail.value),
+             tail=siftback.Memory().schedule.tail.value,
+             library="Memory()"),
     Strategy("sb-memory-ratio-guarded",
              "as sb-memory-ratio, but examples whose labels stay doubtful are held back", _KEPT,
-             BeforeReading, _ratio_memory, guarded=True, warmup=_OF_MEMORY),
+             BeforeReading, _ratio_memory, guarded=True, warmup=_OF_MEMORY,
+             library="Memory(tail=Epochs(0), guard=NoiseGuard(classes))"),
     Strategy("sb-memory-balanced",
              "as sb-memory, all classes drawn equally often, each example at most once an epoch",
              _KEPT, BeforeReading, memory, balanced=True, own_schedule=True, warmup=_OF_MEMORY,
-             kinds=_LABELLED),
+             kinds=_LABELLED,
+             library="Memory(keep={keep:g}, balance=labels)"),
     Strategy("sb-memory-balanced-weighted",
              "as sb-memory-balanced, with loss weights by which its mean is that over the classes",
              _KEPT, BeforeReading, unbiased_memory, balanced=True, own_schedule=True,
-             warmup=_OF_MEMORY, kinds=_LABELLED),
+             warmup=_OF_MEMORY, kinds=_LABELLED,
+             library="Memory(keep={keep:g}, balance=labels, unbiased=True)"),
     Strategy("sb-memory-ratio-balanced",
              "as sb-memory-ratio, an example of a rare class as much more probable as it is rarer",
              _KEPT, BeforeReading, _ratio_memory, balanced=True, warmup=_OF_MEMORY,
-             kinds=_LABELLED),
+             kinds=_LABELLED,
+             library="Memory(tail=Epochs(0), balance=labels)"),
     Strategy("sb-ewma",
              "as stale-sb, but by an average of past losses, those of training among them",
              _STALE, BeforeReading, _refreshed(siftback.Ewma)),
@@ -166,35 +179,44 @@ _ROWS = (
              "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted "
              "up",
              _KEPT, BeforeReading, lambda keep, _: siftback.InfoBatch(ratio=1 - keep, delta=1.0),
-             warmup=_AT_ONCE, tail=0.125),
+             warmup=_AT_ONCE, tail=0.125,
+             library="InfoBatch(ratio={left_out:g})"),
     Strategy("rs2", "RS2: every epoch the next random subset, until all were used", _KEPT,
-             BeforeReading, lambda keep, _: siftback.RS2(keep), warmup=_AT_ONCE),
+             BeforeReading, lambda keep, _: siftback.RS2(keep), warmup=_AT_ONCE,
+             library="RS2(keep={keep:g})"),
     Strategy("rs2-balanced",
              "a new random subset every epoch, all classes drawn equally often",
              _KEPT, BeforeReading, lambda keep, _: siftback.RS2(keep, replacement=True),
-             balanced=True, warmup=_AT_ONCE, kinds=_LABELLED),
+             balanced=True, warmup=_AT_ONCE, kinds=_LABELLED,
+             library="RS2(keep={keep:g}, replacement=True, balance=labels)"),
     Strategy("kakurenbo",
              "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
              _FORWARDED, BeforeReading, lambda keep, _: siftback.Kakurenbo(ratio=1 - keep),
-             forwards_left_out=True, warmup=_AT_ONCE, kinds=_LABELLED),
+             forwards_left_out=True, warmup=_AT_ONCE, kinds=_LABELLED,
+             library="Kakurenbo(ratio={left_out:g})"),
     Strategy("ucb", "prunes the lowest upper confidence bounds of the losses an example had",
-             _KEPT, BeforeReading, lambda keep, _: siftback.UCB(keep), warmup=_AT_ONCE),
+             _KEPT, BeforeReading, lambda keep, _: siftback.UCB(keep), warmup=_AT_ONCE,
+             library="UCB(keep={keep:g})"),
     Strategy("seta",
              "SeTa: a random subset, of it a window of losses that slides from easy to hard",
              _KEPT, BeforeReading, lambda keep, _: siftback.SeTa(window=keep, delta=1.0),
-             warmup=_AT_ONCE, tail=0.125),
+             warmup=_AT_ONCE, tail=0.125,
+             library="SeTa(window={keep:g})"),
     Strategy("ies", "IES: leaves out an example once its loss has settled", _FORWARDED,
              BeforeReading, lambda keep, _: siftback.IES(keep=min(keep, 0.999)),
-             forwards_left_out=True, warmup=_AT_ONCE),
+             forwards_left_out=True, warmup=_AT_ONCE,
+             library="IES(keep={keep:g})"),
     Strategy("evolved",
              "Evolved Sampling: drawn in proportion to the loss and a slow average of those before",
-             _KEPT, BeforeReading, lambda keep, _: siftback.EvolvedSampling(keep)),
+             _KEPT, BeforeReading, lambda keep, _: siftback.EvolvedSampling(keep),
+             library="EvolvedSampling(keep={keep:g})"),
     Strategy("orderdp", "OrderDP: the highest remembered losses of a new random subset each epoch",
              _KEPT, BeforeReading, lambda keep, _: siftback.OrderDP(keep**0.5, keep**0.5)),
     Strategy("repb",
              "RePB: as infobatch, by the mean of each batch, weighted by how often each was drawn",
              _KEPT, BeforeReading, lambda keep, _: siftback.RePB(ratio=1 - keep),
-             warmup=_AT_ONCE),
+             warmup=_AT_ONCE,
+             library="RePB(ratio={left_out:g})"),
     Strategy("el2n", "pruned once: the examples of the highest EL2N scores, every epoch",
              IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
              warmup=_AT_ONCE, kinds=_LABELLED),
@@ -276,6 +298,7 @@ def find_strategy(name: str) -> Strategy:
             stale,
             name=name,
             cost=replace(stale.cost, interval=every),
+            library=f"Stale(keep={{keep:g}}, every={every})",
             build=lambda keep, settings: siftback.Stale(
                 keep, every=every, scorer=fresh_scorer(settings)
             ),
@@ -283,3 +306,28 @@ def find_strategy(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise ConfigError(f"no strategy {name!r}: {one_of(name, STRATEGIES)}")
     return STRATEGIES[name]
+
+
+def library_name(label: str) -> str:
+    """Returns the call of the library that a configuration is, for pages and pictures.
+
+    Args:
+        label: As `run_label` writes it: the strategy, and the share to keep.
+
+    Returns:
+        The call; the label where there is no single one, and for strategies of other releases.
+
+    >>> [library_name(label) for label in ("sb-memory 0.55", "sb-memory-default 0.5", "topk 0.5")]
+    ['Memory(keep=0.55)', 'Memory()', 'topk 0.5']
+    >>> library_name("traditional"), library_name("infobatch 0.25"), library_name("stale-sb-5 0.5")
+    ('plain training', 'InfoBatch(ratio=0.75)', 'Stale(keep=0.5, every=5)')
+    """
+    if label == TRADITIONAL:
+        return "plain training"
+    name, _, share = label.partition(" ")
+    try:
+        keep = float(share)
+        call = find_strategy(name).library
+    except (ValueError, ConfigError):
+        return label
+    return call.format(keep=keep, left_out=1 - keep) or label

@@ -1,0 +1,159 @@
+"""The page of measurements: benchmarks, learning rates and settings.
+
+What is not the first question of a reader of the results, but what they rest on.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from siftback.errors import ConfigError
+from siftback.lab.figures.analyses import ANALYSES
+from siftback.lab.figures.figure import Grid
+from siftback.lab.figures.writing import format_rows
+from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
+from siftback.lab.records.formatting import NOT_REACHED, counted, facts_line, listed
+from siftback.lab.records.frame import mean_and_spread, read_runs
+from siftback.lab.records.summary_table import suspected
+from siftback.lab.records.tables import markdown, pivot
+from siftback.lab.report.embedding import read_templates
+from siftback.lab.report.results_page import BENCHMARKS, TUNING, link_to, read_within, written
+
+# Of the settings that all tuning shares, those that the page has.
+_SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
+# What a row of tuning says in columns of its own.
+_PLAN = ("strategies", "keeps", "seeds", "matched")
+
+
+def write_measurements(results: Path, page: Path) -> None:
+    """Writes the page.
+
+    Args:
+        results: Holds ``benchmarks/*.json``, and under ``tuning/`` comparisons that settings were
+            chosen by, those of learning rates in a folder of their own.
+        page: The Markdown file to write; its links are relative to its folder.
+
+    Raises:
+        ConfigError: If there is no such folder.
+    """
+    if not results.is_dir():
+        raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
+    benchmarks, damaged_benchmarks = benchmarks_of(results / BENCHMARKS)
+    at_rates, damaged_rates = read_within(
+        path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
+    )
+    rates = ANALYSES["rates"](at_rates)
+    shared, tuned, damaged_tuning = _tuning(results / TUNING)
+    templates = read_templates(markdown=markdown, goals=_goals)
+    text = templates.get_template("measurements.md.j2").render(
+        name=results.name,
+        link=link_to(results, page),
+        benchmarks=benchmarks,
+        damaged_benchmarks=damaged_benchmarks,
+        rates=_by_rule(rates) if isinstance(rates, Grid) else [],
+        damaged_rates=damaged_rates,
+        shared=facts_line(shared),
+        tuned=tuned,
+        damaged_tuning=damaged_tuning,
+    )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+
+
+def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the records of the benchmarks, in the order of their files' names.
+
+    Args:
+        folder: Holds a JSON file for each.
+
+    Returns:
+        Each one's ``title``, ``environment`` and ``rows``, and what is damaged, a line each.
+    """
+    benchmarks, problems = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            rows = [
+                {key: row[key] for key in ("setting", "what", "measured", "goal", "met")}
+                for row in record["rows"]
+            ]
+            benchmarks.append(
+                {
+                    "title": str(record["title"]),
+                    "environment": dict(record.get("environment") or {}),
+                    "rows": rows,
+                }
+            )
+        except UNREADABLE as error:
+            problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
+    return benchmarks, problems
+
+
+def _by_rule(rates: Grid) -> list[dict[str, str]]:
+    """Lays out learning rates: a row for each experiment, a column for each method."""
+    return pivot(
+        (
+            {"data and model": row["data and model"], "seeds": row["seeds"]},
+            written(row["method"]),
+            f"{row['error or loss at each rate']}; lowest at {row['lowest at']}",
+        )
+        for row in format_rows(rates)
+    )
+
+
+def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Says what is asked of a benchmark, and how often that was met."""
+    goals = pd.DataFrame([row for row in rows if row["goal"]])
+    if goals.empty:
+        return f"{counted(len(rows), 'number')} without a goal, in the report"
+    if len(goals[["what", "goal"]].drop_duplicates()) > 4:  # too many to name each
+        goals["what"] = "the ratios"
+    texts = []
+    for (what, goal), group in goals.groupby(["what", "goal"], sort=False):
+        ends = (group.measured.min(), group.measured.max())
+        span = dict.fromkeys(f"{end:,.0f}" if end >= 100 else f"{end:.2g}" for end in ends)
+        met = group.met.astype(bool).sum()
+        texts.append(f"{what} {' to '.join(span)}, {goal} in {met} of {len(group)}")
+    return "; ".join(texts)
+
+
+def _tuning(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]], list[str]]:
+    """Lays out comparisons on held-out examples, that differ in settings, as one table.
+
+    Returns:
+        Of the settings that all share those that the page has; a row for each configuration with
+        the settings that are its own; and what is damaged, a line each.
+    """
+    comparisons, settings, problems = [], [], []
+    for summary in sorted(folder.glob(f"*/{SUMMARY}")):
+        try:
+            comparison = Comparison.read(summary.parent)
+            settings.append(dict(comparison.environment["arguments"]))
+            comparisons.append(comparison)
+        except UNREADABLE as error:
+            name = f"{folder.name}/{summary.parent.name}"
+            problems.append(f"{name} is damaged, and left out ({type(error).__name__})")
+    shared = {
+        name: value
+        for name, value in (settings[0] if settings else {}).items()
+        if name not in _PLAN and all(other.get(name) == value for other in settings)
+    }
+    errors = all(comparison.metric.name == "error" for comparison in comparisons)
+    judged = "error on held-out examples, %" if errors else "error, %, or loss, held-out examples"
+    rows = []
+    for comparison, arguments in zip(comparisons, settings, strict=True):
+        differing = {k: v for k, v in arguments.items() if k not in shared and k not in _PLAN}
+        for label, runs in read_runs(comparison).groupby("label", sort=False):
+            row = {
+                "comparison": comparison.folder.name,
+                "strategy": written(label),
+                "settings": facts_line(differing) or NOT_REACHED,
+                judged: f"{mean_and_spread(runs.final):.{comparison.metric.digits}f}",
+                "cost in forwards": f"{runs.cost_forward_units.mean():,.0f}",
+                "seeds": listed(sorted(runs.seed)),
+            }
+            rows.append(row | suspected(runs))
+    return {name: shared[name] for name in _SHARED if name in shared}, rows, problems

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -50,8 +51,48 @@ def first_example():
 
 
 def test_the_first_example_s_loop_is_twelve_lines():
-    loop = first_example()[first_example().index("loader = DataLoader(") :].splitlines()
-    assert len(loop) <= 12
+    loop = first_example().partition("\nloader = DataLoader(")[2].partition("\n\n")[0]
+    assert len(loop.splitlines()) <= 12
+
+
+def test_the_first_example_prints_what_it_saved(tmp_path):
+    printed = run_example(tmp_path, first_example())
+    found = re.fullmatch(
+        r"20 epochs of steps went (\d+) times over the data: (\d+) examples were not read\n",
+        printed,
+    )
+    passes, unread = map(int, found.groups())
+    assert passes > 20
+    assert round(unread / 4096) in (passes - 21, passes - 20, passes - 19)
+
+
+@pytest.mark.parametrize("sign", ["-", "+"], ids=["before", "after"])
+def test_both_sides_of_the_change_run(tmp_path, sign):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    change = re.search(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
+    loop = "\n".join(line[2:] for line in change.splitlines() if line[:1] in (sign, " ", ""))
+    before = first_example().partition("loader = DataLoader(")[0]
+    assert run_example(tmp_path, f"{before}{loop}\nprint(epoch, schedule.last_epoch)") == "19 640\n"
+
+
+def run_example(folder, text):
+    """What a program prints."""
+    path = folder / "example.py"
+    path.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_badges_say_what_the_package_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {"python": project["requires-python"], "pytorch": project["dependencies"][0]}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, requirement in needed.items():
+        assert f"badge/{name}-{requirement.partition('>=')[2]}+-" in text
+    assert f"badge/licence-{project['license']}-" in text
 
 
 def test_the_readme_s_blocks_run_as_a_file_and_the_first_ends_at_the_exact_step(tmp_path):
@@ -60,12 +101,7 @@ def test_the_readme_s_blocks_run_as_a_file_and_the_first_ends_at_the_exact_step(
         script += padding[script.count("\n") :] + block
         if block == first_example():
             script += "assert schedule.last_epoch == loader.total_steps; ends = True\n"
-    path = tmp_path / "train.py"
-    path.write_text(script + "assert ends", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+    run_example(tmp_path, script + "assert ends")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -66,6 +66,7 @@ def results_command(
     out: Path = Path("docs/results.md"),
     into: Path | None = None,
     picture: Path | None = None,
+    saving: Path | None = None,
     json: bool = False,
 ) -> None:
     """Build the pages of results from recorded comparisons.
@@ -74,8 +75,10 @@ def results_command(
         folder: Folder of recorded comparisons.
         out: The page to write; measurements.md is written beside it, and a papers.md there that has
             marks for the papers' numbers is given them.
-        into: A page that is given what to use where, between its marks.
+        into: A page that is given what to use where, between its marks; and where it has marks for
+            them, a headline and what a step costs.
         picture: An SVG or PNG file, drawn of what budgets buy.
+        saving: An SVG or PNG file, drawn of what Memory() saves in the headline.
         json: Print every verdict as JSON, and nothing else.
     """
     from siftback.lab.report.front import (
@@ -85,6 +88,7 @@ def results_command(
         write_picture,
         write_table,
     )
+    from siftback.lab.report.headline import draw_saving, write_paragraphs
     from siftback.lab.report.measurements_page import write_measurements
     from siftback.lab.report.numbers import verdict_numbers
     from siftback.lab.report.results_page import write_page
@@ -99,9 +103,12 @@ def results_command(
         written.append(papers)
     if into is not None:
         write_table(comparisons, into)
+        write_paragraphs(comparisons, folder, into)
     if picture is not None:
         write_picture(comparisons, picture)
-    paths = [str(path) for path in (*written, into, picture) if path is not None]
+    if saving is not None:
+        draw_saving(comparisons, saving)
+    paths = [str(path) for path in (*written, into, picture, saving) if path is not None]
     if json:
         numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]
         show_json({"written": paths, "verdicts": numbers})

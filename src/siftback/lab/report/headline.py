@@ -1,0 +1,165 @@
+"""The README's first numbers and its picture: what `Memory()` saves, and what a step costs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from siftback.errors import ConfigError
+from siftback.lab.figures import styles
+from siftback.lab.figures.drawing import FORMATS, encode, format_tick
+from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.report.front import has_marks, put_between
+from siftback.lab.strategies.table import library_name
+
+# What is shown: the title of an experiment, a method of it, and a budget in epochs.
+EXPERIMENT, DATA, METHOD, BUDGET = "cnn-8 on mnist", "MNIST", "sb-memory-default 0.5", 4.0
+NAME = library_name(METHOD)
+
+# A page holds a paragraph between the marks of a name.
+PARAGRAPHS = ("headline", "step cost")
+STEPS = Path("benchmarks/step.json")
+
+# So wide is the picture on a telephone, in inches of 96 pixels.
+SIZE = (390 / 96, 3.2)
+
+
+def write_paragraphs(comparisons: Sequence[Comparison], results: Path, page: Path) -> None:
+    """Writes the paragraphs from the records that a page has marks for.
+
+    Args:
+        comparisons: The records.
+        results: Their folder, which holds the benchmarks.
+        page: A Markdown file; ``<!-- headline -->`` and ``<!-- end of headline -->`` are marks.
+
+    Raises:
+        ConfigError: If the records lack what a paragraph says.
+    """
+    for name in PARAGRAPHS:
+        marks = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        if has_marks(page, marks):
+            if name == "headline":
+                paragraph = describe_saving(method_ratios(experiments(comparisons)))
+            else:
+                paragraph = describe_step(results / STEPS)
+            text = put_between(page.read_text(encoding="utf-8"), marks, f"\n{paragraph}\n\n")
+            page.write_text(text, encoding="utf-8")
+
+
+def find_saving(ratios: Sequence[MethodRatio]) -> MethodRatio:
+    """Returns the budget ratio that is shown.
+
+    Raises:
+        ConfigError: If it was not measured.
+    """
+    for case in ratios:
+        if (case.experiment.title, case.label, case.budget) == (EXPERIMENT, METHOD, BUDGET):
+            return case
+    raise ConfigError(
+        f"there is no budget ratio of {METHOD} on {EXPERIMENT} at {BUDGET:g} epochs. Record it: "
+        "siftback run pays"
+    )
+
+
+def describe_saving(ratios: Sequence[MethodRatio]) -> str:
+    """Describes the budget ratio that is shown, and the range of the method's others."""
+    shown = find_saving(ratios)
+    ratio, metric = shown.ratio, shown.experiment.metric
+    others = [
+        case
+        for case in ratios
+        if (case.label, case.budget) == (METHOD, BUDGET) and case is not shown
+    ]
+    values = sorted(case.ratio.ratio.value for case in others if not case.ratio.flat)
+    sure = sum(case.ratio.exceeds(1) for case in others)
+    needed = ratio.ratio.value * BUDGET
+    text = (
+        f"**Train on {DATA} for {BUDGET:g} epochs with `{NAME}`, and the test error is "
+        f"{metric.written(shown.end)}, for which plain training needs {needed:.1f} epochs**: "
+        f"{ratio} times the budget (95 % interval {ratio.interval}, {ratio.seeds} seeds). Of "
+        f"{len(others)} other tasks the ratio is {values[0]:.2f} to {values[-1]:.2f} on "
+        f"{len(values)}, and its interval above 1 on {sure}"
+    )
+    flat = len(others) - len(values)
+    return text + (f"; on {flat} longer training gains nothing." if flat else ".")
+
+
+def describe_step(path: Path) -> str:
+    """Describes what `Memory()` adds to a step, from the output of ``benchmarks/step.py``.
+
+    Raises:
+        ConfigError: If the file lacks it.
+    """
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    added = {
+        row["setting"]: row["measured"] for row in rows if row["what"] == f"{NAME}, with its draws"
+    }
+    steps = {row["setting"]: row["measured"] for row in rows if row["what"] == "its own step"}
+    loops = [added[setting] for setting in steps if setting in added]
+    try:
+        alone, beside = added["batch 128, 0 workers"], added["batch 128, 2 workers"]
+        least, most = min(loops), max(loops)
+    except (KeyError, ValueError):
+        raise ConfigError(
+            f"{path} lacks what a step of {NAME} costs. Measure it: python benchmarks/step.py "
+            f"--json {path}"
+        ) from None
+    return (
+        f"A step of the host takes {alone:.2f} ms more with `{NAME}`, {beside:.2f} ms more with "
+        f"two workers, and {least:.2f} to {most:.2f} ms more in a loop that trains, by framework: "
+        "batches of 128 of 50,000 examples, draws included. No step waits for the accelerator."
+    )
+
+
+def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Draws the errors of plain training and `Memory()` by budget, and an arrow for what is saved.
+
+    Args:
+        comparisons: The records.
+        path: An SVG or PNG file.
+
+    Raises:
+        ConfigError: If it is another kind of file, or there is nothing to draw.
+    """
+    if path.suffix[1:] not in FORMATS:
+        raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
+    shown = find_saving(method_ratios(experiments(comparisons)))
+    needed, metric = shown.ratio.ratio.value * BUDGET, shown.experiment.metric
+    canvas = Figure(figsize=SIZE, layout="constrained")
+    axes = canvas.subplots()
+    colours = {library_name(TRADITIONAL): "#000000", NAME: styles.COLOURS[1]}
+    lines = shown.experiment.curve, shown.experiment.ends[METHOD]
+    for (name, colour), ends in zip(colours.items(), lines, strict=True):
+        budgets = sorted(ends)
+        seeds = [list(ends[budget].values()) for budget in budgets]
+        low, high = list(map(min, seeds)), list(map(max, seeds))
+        axes.fill_between(budgets, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(
+            budgets, list(map(fmean, seeds)), color=colour, marker="o", linewidth=2, label=name
+        )
+    strong = styles.COLOURS[3]
+    arrow = {"arrowstyle": "-|>,head_width=0.3,head_length=0.6", "color": strong, "linewidth": 2.5}
+    axes.annotate("", (BUDGET, shown.end), (needed, shown.end), arrowprops=arrow, zorder=3)
+    axes.annotate(
+        f"{BUDGET:g} epochs in place of {needed:.1f}",
+        (needed, shown.end),
+        (0, 20),
+        textcoords="offset points",
+        horizontalalignment="center",
+        color=strong,
+        fontweight="bold",
+    )
+    budgets = sorted(shown.experiment.curve)
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [format_tick(budget) for budget in budgets])
+    axes.minorticks_off()
+    axes.set(xlabel="epochs", ylabel=metric.axis, title=f"{DATA}, a small network")
+    axes.legend(frameon=False)
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode(canvas, path.suffix[1:]))

@@ -1,0 +1,93 @@
+"""The README's first numbers and its picture are those of the records."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from siftback.errors import ConfigError
+from siftback.lab.figures.pays import experiments, method_ratios
+from siftback.lab.report.headline import (
+    BUDGET,
+    describe_saving,
+    describe_step,
+    draw_saving,
+    find_saving,
+    write_paragraphs,
+)
+from siftback.lab.report.results_page import comparisons_of
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "results"
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return comparisons_of(RESULTS)[0]
+
+
+def test_the_paragraphs_in_the_readme_are_what_the_records_give(recorded, tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = tmp_path / "README.md"
+    page.write_text(readme, encoding="utf-8")
+    write_paragraphs(recorded, RESULTS, page)
+    assert page.read_text(encoding="utf-8") == readme
+    for name in ("headline", "step cost"):
+        paragraph = readme.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
+        assert "`Memory()`" in paragraph
+
+
+def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):
+    draw_saving(recorded, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == (ROOT / "docs" / "saved.svg").read_bytes()
+
+
+def test_the_headline_is_the_budget_of_plain_training_over_the_method_s(recorded):
+    ratios = method_ratios(experiments(recorded))
+    shown = find_saving(ratios)
+    needed = shown.ratio.ratio.value * BUDGET
+    plain = {
+        budget: sum(ends.values()) / len(ends) for budget, ends in shown.experiment.curve.items()
+    }
+    assert plain[max(budget for budget in plain if budget < needed)] > shown.end
+    assert plain[min(budget for budget in plain if budget > needed)] < shown.end
+    text = describe_saving(ratios)
+    assert (
+        f"the test error is {shown.end:.2f} %, for which plain training needs {needed:.1f} " in text
+    )
+    with pytest.raises(ConfigError, match="siftback run pays"):
+        find_saving([])
+
+
+def test_what_a_step_costs_is_measured_alone_beside_workers_and_in_frameworks(tmp_path):
+    path = tmp_path / "step.json"
+    added = "Memory(), with its draws"
+    rows = [
+        ("batch 128, 0 workers", added, 0.111),
+        ("batch 128, 0 workers", "RS2(0.5), with its draws", 9.0),
+        ("batch 128, 2 workers", added, 0.222),
+        ("A, linear model", "its own step", 9.0),
+        ("A, linear model", added, 0.333),
+        ("B, linear model", "its own step", 9.0),
+        ("B, linear model", added, 0.444),
+    ]
+    names = ("setting", "what", "measured")
+    rows = [dict(zip(names, row, strict=True)) for row in rows]
+    path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    text = describe_step(path)
+    assert (
+        "takes 0.11 ms more with `Memory()`, 0.22 ms more with two workers, and 0.33 to 0.44"
+        in text
+    )
+    path.write_text(json.dumps({"rows": rows[1:]}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"python benchmarks/step\.py"):
+        describe_step(path)
+
+
+def test_a_page_without_marks_stays_and_a_picture_is_a_picture(recorded, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("no marks", encoding="utf-8")
+    write_paragraphs(recorded, tmp_path, page)
+    assert page.read_text(encoding="utf-8") == "no marks"
+    with pytest.raises(ConfigError, match=r"ends in \.png or \.svg"):
+        draw_saving(recorded, tmp_path / "saved.pdf")

@@ -2,9 +2,12 @@
 
 A page has a comment where something is to be added, which is nothing where it is read otherwise:
 ``<!-- kept: sb, random -->`` for what strategies keep and what came out of them,
-``<!-- came out: sb -->`` for the latter in a line.
+``<!-- came out: sb -->`` for the latter in a line, ``<!-- budgets -->`` for the default in budgets,
+``<!-- headline -->`` for the README's first sentence, which `make results` writes, and
+``<!-- notebooks -->`` for links that open the notebooks.
 """
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -16,7 +19,10 @@ from kept import kept_by
 
 from siftback.lab.strategies.table import STRATEGIES
 
-_ADDED = re.compile(r"<!-- (kept|came out|budgets)(?:: (.*?))? -->")
+ROOT = Path(__file__).parents[2]
+GITHUB = "https://github.com/"
+
+_ADDED = re.compile(r"<!-- (kept|came out|budgets|headline|notebooks)(?:: (.*?))? -->")
 _NAMED = re.compile(r"\[[\w/]+\.md\]\(([\w./]+\.md)")  # a link whose text is a file's name
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)\)")
 
@@ -27,7 +33,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         page.meta.setdefault("hide", ["navigation"])
     folder = Path(page.file.abs_src_path).parent
     markdown = _NAMED.sub(lambda found: f"[{_title(folder / found[1])}]({found[1]}", markdown)
-    markdown = _ADDED.sub(lambda found: _added(found[1], found[2]), markdown)
+    markdown = _ADDED.sub(lambda found: _added(found[1], found[2], config), markdown)
     return _LINK.sub(lambda found: _linked(found, page.file.src_uri, config), markdown)
 
 
@@ -36,15 +42,35 @@ def _title(page: Path) -> str:
     return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
-def _added(what: str, given: str | None) -> str:
+def _added(what: str, given: str | None, config: Any) -> str:
     names = (given or "").split(", ")
     match what:
         case "kept":
             return _kept(names)
         case "came out":
             return f"<br>{verdicts.in_brief(names)}"
+        case "headline":
+            readme = (ROOT / "README.md").read_text(encoding="utf-8")
+            return readme.partition("<!-- headline -->")[2].partition("<!-- end of")[0].strip()
+        case "notebooks":
+            return _notebooks(config.extra["repository"])
         case _:
             return verdicts.budgets()
+
+
+def _notebooks(repository: str) -> str:
+    """A line of links for each notebook; Colab opens those of a repository on GitHub alone."""
+    lines = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        title = cells[0]["source"][0].strip().removeprefix("# ")
+        at = f"notebooks/{path.name}"
+        line = f"[{title}]({repository}/blob/main/{at})" if repository else f"{title}: `{at}`"
+        if repository.startswith(GITHUB):
+            colab = f"https://colab.research.google.com/github/{repository.removeprefix(GITHUB)}"
+            line += f" ([open in Colab]({colab}/blob/main/{at}))"
+        lines.append(f"- {line}")
+    return "\n".join(lines)
 
 
 def _kept(names: list[str]) -> str:

@@ -9,6 +9,7 @@ from scripts import ROOT, load_script
 PAGES = {
     "initial_losses": "docs/language.md",
     "joint_selection": "docs/guides/contrastive.md",
+    "noisy_losses": "docs/which_method.md",
 }
 
 

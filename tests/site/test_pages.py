@@ -94,6 +94,46 @@ def test_a_verdict_has_its_numbers_from_the_page_of_results(hook):
     assert "`sb`: " in verdicts.in_brief(["sb"])
 
 
+def rows_of(page):
+    """The rows of the tables of a page, as cells by heading."""
+    heading = None
+    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if not cells:
+            heading = None
+        elif heading is None:
+            heading = cells
+        elif not set(line) <= set("|:- "):
+            yield dict(zip(heading, cells, strict=True))
+
+
+def test_what_a_method_saves_is_quoted_from_the_page_of_results():
+    """A row that fails is to be copied from docs/results.md, which `make results` has written."""
+    recorded = list(rows_of("results.md"))
+    quoted = [row for row in rows_of("which_method.md") if "data and model" in row]
+    assert len(quoted) > 10
+    for row in quoted:
+        assert any(row.items() <= other.items() for other in recorded), row
+    in_short = [row["what it saved"] for row in rows_of("which_method.md") if "task" in row]
+    numbers = [number for cell in in_short for number in re.findall(r"\d+\.\d\d", cell)]
+    cells = " ".join(cell for row in recorded for cell in row.values()).split()
+    assert len(numbers) > 5
+    assert not set(numbers) - set(cells)
+
+
+def test_each_task_in_short_has_a_section_with_an_example():
+    text = (DOCS / "which_method.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    tasks = [row["task"] for row in rows_of("which_method.md") if "task" in row]
+    assert len(tasks) == 14
+    for task in tasks:
+        slug = re.search(r"\(#([a-z-]+)\)", task)[1]
+        (section,) = (
+            part for name, part in sections.items() if name.lower().replace(" ", "-") == slug
+        )
+        assert "```python" in section or "guides/" in section, task
+
+
 @pytest.mark.parametrize("name", ["docstrings", "kept", "verdicts"])
 def test_their_examples_hold(hook, name):
     found = doctest.testmod(hook(name))

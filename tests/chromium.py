@@ -38,3 +38,16 @@ def started() -> Iterator[object]:
             yield browser
         finally:
             browser.close()
+
+
+def violations(page: object) -> list[str]:
+    """Returns the rules of accessibility that a page breaks, as axe-core finds them."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason='no axe: pip install "siftback[dev]"'
+    )
+    found = axe.Axe().run(page).response["violations"]
+    return [
+        f"{rule['id']}: {node['html'][:100]}: {node['failureSummary']}"
+        for rule in found
+        for node in rule["nodes"]
+    ]

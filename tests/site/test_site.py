@@ -20,11 +20,12 @@ import siftback.contrib
 import siftback.errors
 import siftback.language
 import siftback.pruning
-from chromium import started
+from chromium import started, violations
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1/siftback/"
 WIDTHS = (1280, 390)
+KINDS_OF_PAGE = ("", "which_method/", "guides/plain_loop/", "results/", "api/rules/")
 TIMEOUT = 120_000  # milliseconds; a page is there in less than one second, if nothing else runs
 
 
@@ -186,6 +187,37 @@ def test_no_page_scrolls_sideways(page, served, site, addresses):
             if widest > width:
                 wide.append((address, width, widest))
     assert wide == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_each_kind_of_page(page, served, scheme, width):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    found = []
+    for path in KINDS_OF_PAGE:
+        page.goto(served + urlsplit(ADDRESS).path + path)
+        page.locator(".md-search[aria-label]").wait_for(state="attached")
+        found += [(path, violation) for violation in violations(page)]
+    assert found == []
+
+
+@pytest.mark.browser
+def test_no_table_is_cut_on_a_desk_and_where_it_scrolls_the_keyboard_does_it(page, served):
+    tables = page.locator(".md-typeset__scrollwrap")
+    for path in KINDS_OF_PAGE:
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(served + urlsplit(ADDRESS).path + path)
+        page.locator(".md-search[aria-label]").wait_for(state="attached")
+        wide = "wraps => wraps.filter(w => w.scrollWidth > w.clientWidth + 1).length"
+        assert tables.evaluate_all(wide) == 0, path
+    page.goto(served + urlsplit(ADDRESS).path + "results/")
+    page.set_viewport_size({"width": 390, "height": 900})
+    scrolling = page.locator(".md-typeset__scrollwrap.scrolls[role=region][tabindex='0']").first
+    scrolling.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.activeElement.scrollLeft > 0")
 
 
 @pytest.mark.browser

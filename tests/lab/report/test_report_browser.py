@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import started
+from chromium import started, violations
 from siftback import cli
 
 pytestmark = pytest.mark.browser
@@ -228,6 +228,15 @@ def test_it_fits_every_width(opened, tmp_path, width):
         assert drawn["width"] <= chart.bounding_box()["width"] + 1
     picture = opened.screenshot(path=tmp_path / f"{width}.png", full_page=True)
     assert len(picture) > 50_000
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_with_all_of_it_open(opened, scheme, width):
+    opened.emulate_media(color_scheme=scheme)
+    opened.set_viewport_size({"width": width, "height": 900})
+    draw_all(opened)
+    assert violations(opened) == []
 
 
 def test_on_paper_it_is_whole_and_light(opened, tmp_path):

@@ -21,6 +21,7 @@ from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
 from siftback.lab.report.verdict import verdicts
 from siftback.lab.settings import SETTINGS, Settings
+from siftback.lab.strategies.table import library_name
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
 
@@ -38,7 +39,10 @@ def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path:
     assert "matched to" in printed
     *_, last = printed.splitlines()
     assert last == f"picture: {out / 'error.png'}"
-    sentences = [one.sentence for one in verdicts([Comparison.read(out)])]
+    sentences = [
+        one.told(library_name(one.label), "plain training")
+        for one in verdicts([Comparison.read(out)])
+    ]
     assert len(sentences) == 2
     assert " ".join(sentences) in " ".join(printed.split())
     assert "one seed" not in err
@@ -99,7 +103,7 @@ def test_one_seed_is_warned_of_before_it_is_trained(call: Call, tmp_path: Path) 
     assert "one seed" not in err, "nothing is to be trained"
     _, printed, err = call(*asked[:-2], "--no-matched", "--out", tmp_path / "c")
     assert "one seed decides nothing: --seed 0,1,2" in err
-    assert "random 0.33 is undecided, as there is no run of the same budget.\n" in printed
+    assert "Uniform(keep=0.33) is undecided, as there is no run of the same budget.\n" in printed
 
 
 def test_resumed_runs_have_the_threads_they_began_with(
@@ -313,7 +317,7 @@ def test_ctrl_c_leaves_the_finished_runs(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     printed, err = process.communicate()
     assert process.returncode == 130, err
-    assert "traditional" in printed
+    assert "plain training" in printed
     assert "error.png" in printed
     assert f"--out {out} --resume" in err
     for record in (out / "records").iterdir():

@@ -37,7 +37,7 @@ SECTIONS = {
     "From records": {
         "report": "Make one page of recorded comparisons, index.html.",
         "figures": "Make the papers' figures and tables that records suffice for.",
-        "results": "Build the page of results from recorded comparisons.",
+        "results": "Build the pages of results from recorded comparisons.",
         "suspects": "List the training examples that seem mislabelled.",
         "pack": "Put the records of comparisons that ended into one file each.",
     },

@@ -23,6 +23,7 @@ from siftback.cli.options import (
     use_threads,
 )
 from siftback.errors import ConfigError
+from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.settings import SETTINGS, parse_numbers
 
 if TYPE_CHECKING:
@@ -186,11 +187,12 @@ def show_comparison(comparison: "Comparison") -> None:
     """Prints the table of a comparison, and a sentence for each selective strategy."""
     from siftback.lab.records.summary_table import comparison_table
     from siftback.lab.report.verdict import verdicts
+    from siftback.lab.strategies.table import library_name
 
-    console = Console()
-    console.print(comparison_table(comparison), "")
+    console, plain = Console(), library_name(TRADITIONAL)
+    console.print(comparison_table(comparison, library_name), "")
     for verdict in verdicts([comparison]):
-        sentence = verdict.sentence.replace(" ± ", f"{_FIRM}±{_FIRM}")
+        sentence = verdict.told(library_name(verdict.label), plain).replace(" ± ", f"{_FIRM}±{_FIRM}")
         lines = textwrap.fill(sentence, console.width, subsequent_indent="  ")
         typer.echo(lines.replace(_FIRM, " "))
 

@@ -1,7 +1,7 @@
 """A comparison as a table, on a terminal and in Markdown, from the same rows."""
 # ruff: noqa: RUF001 - × and – are meant.
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
@@ -66,13 +66,18 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
     ]
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str) -> Table:
     """The table that ``siftback compare`` prints; whole from 80 columns on.
 
     It has the main columns of `rows`; ``siftback report`` has all.
+
+    Args:
+        comparison: The comparison.
+        name_of: Gives what a configuration is called, of its label.
     """
     body = [
         {short: row[name] for name, short in _TERMINAL.items() if name in row}
+        | {"strategy": name_of(row["strategy"])}
         for row in rows(comparison)
     ]
     return terminal(

@@ -142,18 +142,27 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict and what it rests on, for a terminal."""
-        text = f"{self.label} {'paid' if self.outcome == 'paid' else f'is {self.outcome}'}"
+        """The verdict and what it rests on, with the names of strategies, for a script."""
+        return self.told(self.label, "Traditional")
+
+    def told(self, name: str, plain: str) -> str:
+        """Returns the verdict and what it rests on.
+
+        Args:
+            name: What the configuration is called.
+            plain: What its baseline is.
+        """
+        text = f"{name} {'paid' if self.outcome == 'paid' else f'is {self.outcome}'}"
         if self.difference:
             apart = _apart(self.difference, self.metric)
-            text += f": test {self.metric.noun} {apart} than Traditional's at the same cost, over "
+            text += f": test {self.metric.noun} {apart} than {plain}'s at the same cost, over "
             text += self.certainty
         else:
             text += ", as there is no run of the same budget"
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."
         apart, word = _apart(self.whole_error, self.metric), judge(self.whole_differences)
-        text += f". Beside Traditional's full training it is {apart} ({word}), at "
+        text += f". Beside {plain}'s full training it is {apart} ({word}), at "
         return f"{text}{self.whole_cost:.2f} of its cost."
 
     @property

@@ -192,7 +192,9 @@ def show_comparison(comparison: "Comparison") -> None:
     console, plain = Console(), library_name(TRADITIONAL)
     console.print(comparison_table(comparison, library_name), "")
     for verdict in verdicts([comparison]):
-        sentence = verdict.told(library_name(verdict.label), plain).replace(" ± ", f"{_FIRM}±{_FIRM}")
+        sentence = verdict.told(library_name(verdict.label), plain).replace(
+            " ± ", f"{_FIRM}±{_FIRM}"
+        )
         lines = textwrap.fill(sentence, console.width, subsequent_indent="  ")
         typer.echo(lines.replace(_FIRM, " "))
 

@@ -73,8 +73,8 @@ def results_command(
 
     Args:
         folder: Folder of recorded comparisons.
-        out: The page to write; measurements.md is written beside it, and a papers.md there that has
-            marks for the papers' numbers is given them.
+        out: The page to write; measurements.md and map.md are written beside it, and a papers.md
+            there that has marks for the papers' numbers is given them.
         into: A page that is given what to use where, between its marks; and where it has marks for
             them, a headline and what a step costs.
         picture: An SVG or PNG file, drawn of what budgets buy.
@@ -89,6 +89,7 @@ def results_command(
         write_table,
     )
     from siftback.lab.report.headline import draw_saving, write_paragraphs
+    from siftback.lab.report.map_page import write_map
     from siftback.lab.report.measurements_page import write_measurements
     from siftback.lab.report.numbers import verdict_numbers
     from siftback.lab.report.results_page import write_page
@@ -97,7 +98,7 @@ def results_command(
     comparisons = write_page(folder, out)
     measurements, papers = (out.with_name(name) for name in ("measurements.md", "papers.md"))
     write_measurements(folder, measurements)
-    written = [out, measurements]
+    written = [out, measurements, *write_map(folder, out.with_name("map.md"))]
     if has_marks(papers, PAPERS):
         write_papers(folder, papers)
         written.append(papers)

@@ -10,9 +10,11 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
+from siftback.lab.figures.budget_map import band_of
 from siftback.lab.figures.budget_ratios import (
     RESAMPLES,
     Bounded,
+    BudgetRatio,
     budget_for,
     budget_ratio,
     is_flat,
@@ -147,11 +149,11 @@ def test_a_flat_ratio_is_no_number_anywhere(tmp_path):
         "epochs); on a flat curve in 1 case."
     )
     worst = ANALYSES["worst"](comparisons)
-    assert [[row[1], row[3], row[5]] for row in worst.rows] == [
-        ["4", "0.98", "yes"],
-        ["8", "flat: worse", None],
+    assert [[row[1], row[4]] for row in worst.rows] == [["4", "0.98"], ["8", "**flat: worse**"]]
+    assert worst.sentences == [
+        "1 of 1 ratios of Memory() are 0.97 or more; the whole interval is lower in 0.",
+        "On flat curves it is worse, or likely worse, in 1 of 1 cases.",
     ]
-    assert worst.sentences == ["1 of 1 ratios of sb-memory-default 0.5 are 0.97 or more."]
 
 
 def test_many_seeds_are_drawn_the_same_way_each_time():
@@ -344,34 +346,53 @@ def by_models(folder, at_budgets, strategy):
 def test_the_default_is_shown_case_by_case_the_worst_first(tmp_path):
     worth = {"digits": {2: 1.5, 4: 0.9}, "mnist": {4: 2.0, 8: 0.97}}
     made = ANALYSES["worst"](by_models(tmp_path / "one", worth, "sb-memory-default"))
-    assert [[row[0], row[1], row[3], row[5]] for row in made.rows] == [
-        ["cnn-4 on digits", "4", "0.90", "**no**"],
-        ["cnn-4 on mnist", "8", "0.97", "yes"],
-        ["cnn-4 on digits", "2", "1.50", "yes"],
-        ["cnn-4 on mnist", "4", "2.00", "yes"],
+    assert [[row[0], row[1], row[3], row[4]] for row in made.rows] == [
+        ["cnn-4 on digits", "4", "16.00 %", "**0.90**"],
+        ["cnn-4 on mnist", "8", "1.40 %", "0.97"],
+        ["cnn-4 on digits", "2", "18.00 %", "1.50"],
+        ["cnn-4 on mnist", "4", "1.60 %", "2.00"],
     ]
     assert made.sentences == [
-        "3 of 4 ratios of sb-memory-default 0.5 are 0.97 or more; "
-        "not those of cnn-4 on digits at 4."
+        "3 of 4 ratios of Memory() are 0.97 or more; the whole interval is lower in 1."
     ]
     others = ANALYSES["worst"](by_models(tmp_path / "two", worth, "sb-memory"))
     assert isinstance(others, Missing)
 
 
-def test_the_map_has_ratios_over_what_traditional_leaves(tmp_path):
-    worth = {"digits": {2: 1.5, 4: 0.9}, "mnist": {4: 2.0}}
+def test_the_map_has_ratios_as_colours_over_error_examples_and_epochs(tmp_path):
+    worth = {"digits": {2: 1.6, 4: 0.9}, "mnist": {4: 2.0}}
     made = ANALYSES["map"](by_models(tmp_path / "both", worth, "sb-memory"))
-    (panel,) = made.views["end"]
-    points = {line.label: [*zip(line.x, line.y, strict=True)] for line in panel.series}
-    assert points == {
-        "cnn-4 on digits": [(18.0, pytest.approx(1.5)), (16.0, pytest.approx(0.9))],
-        "cnn-4 on mnist": [(pytest.approx(1.6), pytest.approx(2.0))],
+    points = {
+        view: {line.label: [*zip(line.x, line.y, strict=True)] for line in panels[0].series}
+        for view, panels in made.views.items()
     }
-    assert panel.y_range == (pytest.approx(0.81), pytest.approx(2.2))
+    mnist = pytest.approx(1.6)
+    assert points["examples"] == {
+        "1.5 or more": [(18.0, 1437), (mnist, 60_000)], "below 0.97": [(16.0, 1437)]
+    }  # fmt: skip
+    assert points["epochs"] == {"1.5 or more": [(18.0, 2), (mnist, 4)], "below 0.97": [(16.0, 4)]}
     assert made.sentences == [
-        "sb-memory 0.5: from 0.90 (cnn-4 on digits, 4 epochs) to 2.00 (cnn-4 on mnist, 4 epochs)."
+        "Memory(keep=0.5): 3 ratios from 0.90 (cnn-4 on digits, 4 epochs) to 2.00 (cnn-4 on mnist, "
+        "4 epochs)."
     ]
     one = ANALYSES["map"](by_models(tmp_path / "one", {"digits": {2: 1.5, 4: 0.9}}, "sb-memory"))
     assert isinstance(one, Missing)  # of a single experiment
     write_analysis(made, tmp_path / "drawn")
     assert (tmp_path / "drawn" / "map.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("bound", "band"),
+    [
+        (Bounded(1.5), "1.5 or more"),
+        (Bounded(1.49), "1.2 to 1.5"),
+        (Bounded(0.969), "below 0.97"),
+        (Bounded(1.5, "above"), "1.5 or more"),
+        (Bounded(1.1, "above"), None),
+        (Bounded(0.9, "below"), "below 0.97"),
+        (Bounded(1.1, "below"), None),
+    ],
+)
+def test_a_colour_is_that_of_all_that_a_ratio_may_be(bound, band):
+    assert band_of(BudgetRatio(bound, None, None, 1)) == band
+    assert band_of(BudgetRatio(bound, None, None, 2, flat=True)) == "flat"

@@ -11,6 +11,7 @@ from functools import partial
 from siftback.errors import ConfigError
 from siftback.lab.figures import (
     budget,
+    budget_map,
     choices,
     confidence,
     curves,
@@ -66,8 +67,8 @@ FINDERS: dict[str, Find] = {
     "agreement": budget.agreement_over_training,
     "pays": pays.ratios,
     "budgets": pays.ends_by_budget,
-    "worst": pays.worst_ratios,
-    "map": pays.ratios_by_end,
+    "worst": budget_map.worst_ratios,
+    "map": budget_map.ratios_on_the_map,
     "noise": noise.ends,
     "rare": rare.errors,
     "rates": learning_rates.by_rate,

@@ -17,10 +17,16 @@ from siftback.lab.figures.budget_ratios import (
 from siftback.lab.figures.curves import best_end
 from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
-from siftback.lab.figures.titles import argument, group_by_settings, task
+from siftback.lab.figures.titles import (
+    argument,
+    examples_of,
+    group_by_settings,
+    images,
+    setup_with_noise,
+)
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
-from siftback.lab.records.frame import judge, read_runs
+from siftback.lab.records.frame import Outcome, judge, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
 from siftback.lab.strategies.table import library_name
 
@@ -38,17 +44,19 @@ class Experiment(NamedTuple):
     """Comparisons of equal settings, but for their budgets, Traditional's at five or more.
 
     Attributes:
-        title: Model and data; experiments of one title are numbered.
+        title: Model, data and wrong labels; experiments of one title are numbered.
         metric: What runs are judged by.
         runs: As `read_runs` returns them, of all comparisons, with the column ``budget``. Of a
             run that was recorded twice it is the first.
         ends: By label.
+        examples: The number that is trained on; None where the data's size is not known.
     """
 
     title: str
     metric: Metric
     runs: pd.DataFrame
     ends: Mapping[str, Ends]
+    examples: int | None = None
 
     @property
     def curve(self) -> Ends:
@@ -77,14 +85,16 @@ class MethodRatio(NamedTuple):
     ratio: BudgetRatio
 
     @property
-    def words(self) -> str:
-        """The ratio; on a flat curve the verdict on the errors at the budget in its place."""
-        if not self.ratio.flat:
-            return str(self.ratio)
+    def outcome(self) -> Outcome:
+        """The verdict on the errors at the budget."""
         plain = self.experiment.curve.get(self.budget, {})
         ends = self.experiment.ends[self.label][self.budget]
-        outcome = judge([end - plain[seed] for seed, end in ends.items() if seed in plain])
-        return f"flat: {outcome}"
+        return judge([end - plain[seed] for seed, end in ends.items() if seed in plain])
+
+    @property
+    def words(self) -> str:
+        """The ratio; on a flat curve the verdict in its place."""
+        return f"flat: {self.outcome}" if self.ratio.flat else str(self.ratio)
 
     def reaches(self, number: float) -> bool:
         """Whether the ratio is a number or more."""
@@ -146,79 +156,6 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         )
 
 
-def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """The budget ratios of the default strategy, the lowest first and those of flat curves last."""
-    cases = []
-    for case in method_ratios(experiments(comparisons)):
-        runs = case.experiment.runs
-        if (runs.strategy[runs.label == case.label] == DEFAULT).all():
-            cases.append(case)
-    cases.sort(key=lambda case: (case.ratio.flat, case.ratio.ratio.rank))
-    known = [case for case in cases if not case.ratio.flat]
-    worse = [case for case in known if not case.reaches(LEAST)]
-    if known:
-        names = ", ".join(f"{case.experiment.title} at {case.budget:g}" for case in worse)
-        yield Finding(
-            f"{len(known) - len(worse)} of {len(known)} ratios of {known[0].label} are {LEAST:g} "
-            f"or more" + (f"; not those of {names}." if worse else ".")
-        )
-    for case in cases:
-        enough = "yes" if case.reaches(LEAST) else "**no**"
-        where = case.experiment.title, f"{case.budget:g}", str(case.ratio.seeds)
-        row = [*where, case.words, case.ratio.interval, None if case.ratio.flat else enough]
-        yield Finding(rows=[row])
-
-
-def ratios_by_end(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Each method's budget ratios over Traditional's end at the same budget: what is left to learn.
-
-    A panel for each method that was measured at several budgets of several experiments, and each
-    metric, without those of flat curves. Where a ratio is only known to be above or below a number,
-    it is that number.
-    """
-    cases = [
-        case
-        for case in method_ratios(experiments(comparisons))
-        if case.budget in case.experiment.curve and not case.ratio.flat
-    ]
-    titles: dict[tuple[str, str], dict[str, list[MethodRatio]]] = {}
-    for case in cases:
-        key = case.label, case.experiment.metric.axis
-        titles.setdefault(key, {}).setdefault(case.experiment.title, []).append(case)
-    several = {
-        key: by_title
-        for key, by_title in titles.items()
-        if len(by_title) > 1 and max(map(len, by_title.values())) > 1
-    }
-    shown = [case for by_title in several.values() for group in by_title.values() for case in group]
-    values = [case.ratio.ratio.value for case in shown]
-    for (label, axis), by_title in several.items():
-        series = [_series_by_end(title, group) for title, group in by_title.items()]
-        labels = f"Traditional's {axis} at the budget", "budget ratio"
-        limits = 0.9 * min(values), 1.1 * max(values)
-        panel = Panel(label, *labels, "points", series, log_x=True, log_y=True, y_range=limits)
-        yield Finding(_map_sentence(label, by_title), views={"end": [panel]})
-
-
-def _series_by_end(title: str, cases: Sequence[MethodRatio]) -> Series:
-    """Returns the points of a method in an experiment, by Traditional's end at each budget."""
-    ends = [fmean(case.experiment.curve[case.budget].values()) for case in cases]
-    return Series(title, ends, [case.ratio.ratio.value for case in cases], group=title)
-
-
-def _map_sentence(label: str, by_title: Mapping[str, Sequence[MethodRatio]]) -> str:
-    """Returns the lowest and the highest ratio of a method, with where they were measured."""
-    cases = sorted(
-        (case for group in by_title.values() for case in group),
-        key=lambda case: case.ratio.ratio.rank,
-    )
-    lowest, highest = (
-        f"{case.ratio.ratio} ({case.experiment.title}, {case.budget:g} epochs)"
-        for case in (cases[0], cases[-1])
-    )
-    return f"{label}: from {lowest} to {highest}."
-
-
 def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Error or loss over the budget, of Traditional and of what was measured at several.
 
@@ -259,7 +196,8 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             }
             for label, rows in runs.groupby("label", sort=False)
         }
-        joined.append(Experiment(task(group[0]), group[0].metric, runs, ends))
+        title, examples = f"{setup_with_noise(group[0])}{images(group[0])}", examples_of(group[0])
+        joined.append(Experiment(title, group[0].metric, runs, ends, examples))
     joined.sort(key=lambda experiment: experiment.title)
     before: Counter[str] = Counter()
     for number, (title, *_) in enumerate(joined):

@@ -21,6 +21,17 @@ RESERVED = {TRADITIONAL: "#000000", MATCHED: "#7F7F7F"} | dict(
     zip(COMPARED_MOST, COLOURS, strict=False)
 )
 
+# Budget ratios have an order, so their colours do: blue the darker the higher they are.
+RATIOS = {
+    "1.5 or more": "#08306B",
+    "1.2 to 1.5": "#2171B5",
+    "1.05 to 1.2": "#6BAED6",
+    "0.97 to 1.05": "#ABABAB",
+    "below 0.97": "#D55E00",
+}
+FLAT = "flat"
+RESERVED |= RATIOS | {FLAT: "#E3E3E3"}
+
 
 class Style(NamedTuple):
     """The look of one series.

@@ -7,6 +7,7 @@ from typing import Any
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import NOUNS
+from siftback.lab.data.load import training_examples
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.settings import Settings
@@ -48,7 +49,7 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     examples, the learning rates, the batches, and last the folder.
     """
     recorded = [comparison for comparison in comparisons if comparison.runs]
-    titles = [_with_noise(comparison) for comparison in recorded]
+    titles = [setup_with_noise(comparison) for comparison in recorded]
     details: list[Callable[[Comparison], str]] = [
         images,
         lambda comparison: f", {argument(comparison, 'rate', 'unknown')} rates",
@@ -67,7 +68,8 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     return list(zip(titles, recorded, strict=True))
 
 
-def _with_noise(comparison: Comparison) -> str:
+def setup_with_noise(comparison: Comparison) -> str:
+    """Returns model and data in words, and the share of wrong labels if there are any."""
     wrong = argument(comparison, "flip", 0.0)
     return f"{setup(comparison)}{f', {wrong:.0%} of the labels wrong' if wrong else ''}"
 
@@ -87,6 +89,12 @@ def images(comparison: Comparison) -> str:
     """Returns the number of training examples for the end of a name; empty for all."""
     limit = argument(comparison, "train_limit")
     return f" ({limit:,} {noun_of(comparison)})" if limit else ""
+
+
+def examples_of(comparison: Comparison) -> int | None:
+    """Returns the number of training examples, without reading them; None if it is not known."""
+    data = argument(comparison, "data", "")
+    return argument(comparison, "train_limit") or training_examples(data)
 
 
 def noun_of(comparison: Comparison) -> str:

@@ -41,6 +41,7 @@ from siftback.lab.report.verdict import (
 from siftback.lab.strategies.table import library_name
 
 BENCHMARKS = "benchmarks"
+MAP = "map"
 RARE = "rare"
 TUNING = "tuning"
 
@@ -52,7 +53,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
 
     Args:
         results: Holds comparisons at any depth; those of ``rare/`` have a table of their own, and
-            ``benchmarks/`` and ``tuning/`` are no part of the page.
+            ``benchmarks/``, ``map/`` and ``tuning/`` are no part of the page.
         page: The Markdown file to write; its links are relative to its folder.
 
     Returns:
@@ -123,7 +124,7 @@ def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
         They, and what is damaged, a line each.
     """
     return read_within(
-        folder for folder in results.iterdir() if folder.name not in (BENCHMARKS, RARE, TUNING)
+        folder for folder in results.iterdir() if folder.name not in (BENCHMARKS, MAP, RARE, TUNING)
     )
 
 

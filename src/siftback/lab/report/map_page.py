@@ -1,0 +1,135 @@
+"""The page of where selection pays: a map to find one's own case on, and the default's worst cases.
+
+Made of the records of the recipe `map` and of all other budget ratios. Of a recipe that was
+interrupted it has what is recorded, and names the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from siftback.errors import ConfigError
+from siftback.lab.figures.analyses import ANALYSES
+from siftback.lab.figures.budget_map import default_ratios
+from siftback.lab.figures.drawing import render
+from siftback.lab.figures.figure import Figure, Grid
+from siftback.lab.figures.pays import DEFAULT, MethodRatio, experiments
+from siftback.lab.figures.writing import format_rows
+from siftback.lab.recipes.recipe import Scale, find_recipe
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import listed
+from siftback.lab.records.run_summary import run_label
+from siftback.lab.records.tables import markdown, pivot
+from siftback.lab.report.embedding import read_templates
+from siftback.lab.report.results_page import MAP, comparisons_of, link_to, read_within
+from siftback.lab.strategies.table import library_name
+
+PICTURE = "map.svg"
+
+
+def write_map(results: Path, page: Path) -> list[Path]:
+    """Writes the page, and its picture beside it where there is enough for one.
+
+    Args:
+        results: Holds comparisons at any depth, those of the recipe under ``map/``.
+        page: The Markdown file to write; its links are relative to its folder.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigError: If there is no such folder.
+    """
+    if not results.is_dir():
+        raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
+    of_map, damaged = read_within([results / MAP])
+    others, _ = comparisons_of(results)
+    worst = ANALYSES["worst"]([*of_map, *others])
+    figure = picture_of(ANALYSES["map"]([*of_map, *others]))
+    recipe = find_recipe(MAP)
+    text = (
+        read_templates(markdown=markdown)
+        .get_template("map.md.j2")
+        .render(
+            name=results.name,
+            link=link_to(results, page),
+            recipe=recipe,
+            picture=PICTURE if figure else "",
+            alt=figure.alt if figure else "",
+            sentences=figure.sentences if figure else [],
+            of_map=by_budget(default_ratios(experiments(of_map))),
+            of_others=by_budget(default_ratios(experiments(others))),
+            worst=worst.sentences if isinstance(worst, Grid) else [],
+            worst_rows=format_rows(worst) if isinstance(worst, Grid) else [],
+            missing=missing_of(of_map),
+            damaged=damaged,
+        )
+    )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+    if figure is None:
+        return [page]
+    picture = page.with_name(PICTURE)
+    picture.write_bytes(render(figure, "svg"))
+    return [page, picture]
+
+
+def picture_of(drawn: object) -> Figure | None:
+    """Returns the panels of the default alone, side by side; None where there are none."""
+    if not isinstance(drawn, Figure):
+        return None
+    title = library_name(run_label(DEFAULT, 0.5, None))
+    panels = [panel for view in drawn.views.values() for panel in view if panel.title == title]
+    sentences = [text for text in drawn.sentences if text.startswith(f"{title}:")]
+    return replace(drawn, views={"both": panels}, sentences=sentences) if panels else None
+
+
+def by_budget(cases: Sequence[MethodRatio]) -> list[dict[str, str]]:
+    """Lays out ratios: a row for each experiment, a column for each budget.
+
+    A cell has the ratio, and in parentheses where plain training of that budget ends.
+    """
+
+    def cell(case: MethodRatio) -> str:
+        ends = case.experiment.curve.get(case.budget)
+        words = case.words.removesuffix(": undecided")
+        if not ends:
+            return words
+        return f"{words} ({case.experiment.metric.written(fmean(ends.values()))})"
+
+    rows = pivot(
+        ({"model and data": case.experiment.title}, f"{case.budget:g} epochs", cell(case))
+        for case in sorted(cases, key=lambda case: case.budget)  # so that columns are in order
+    )
+    sizes = {case.experiment.title: case.experiment.examples or 0 for case in cases}
+    titles = sorted(sizes, key=lambda title: (title.partition(",")[2], sizes[title], title))
+    return sorted(rows, key=lambda row: titles.index(row["model and data"]))
+
+
+def missing_of(recorded: Sequence[Comparison]) -> str:
+    """Returns what the recipe has and the records lack, in words; empty where that is nothing."""
+    runs = {
+        comparison.folder.name: {run.record for run in comparison.runs} for comparison in recorded
+    }
+    plans = find_recipe(MAP).plans(Scale.FULL)
+    lacking: dict[str, list[str]] = {}
+    for name, plan in plans.items():
+        if not {run.record for run in plan.runs()} <= runs.get(name, set()):
+            experiment, _, budget = name.rpartition("-")
+            lacking.setdefault(experiment, []).append(budget)
+    whole = {name.rpartition("-")[0] for name in plans} - lacking.keys()
+    entirely = [
+        name
+        for name, budgets in lacking.items()
+        if len(budgets) == sum(other.rpartition("-")[0] == name for other in plans)
+    ]
+    partly = [
+        f"{name} at {listed(budgets)}" for name, budgets in lacking.items() if name not in entirely
+    ]
+    if not lacking:
+        return ""
+    text = f"{len(whole)} of its {len(whole) + len(lacking)} experiments are recorded in full."
+    if partly:
+        text += f" Some seeds or methods are missing of {'; '.join(partly)} epochs."
+    return f"{text} Nothing is recorded yet of {listed(entirely)}." if entirely else text

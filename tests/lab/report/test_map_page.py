@@ -1,0 +1,44 @@
+"""The map's page has what is recorded, names the rest, and is what the records give."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from siftback.errors import ConfigError
+from siftback.lab.recipes.recipe import Scale, find_recipe
+from siftback.lab.report.map_page import PICTURE, missing_of, write_map
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "results"
+
+
+def test_the_page_in_the_repository_is_what_its_records_give(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results").symlink_to(RESULTS)
+    page, picture = write_map(tmp_path / "results", tmp_path / "docs" / "map.md")
+    for path in (page, picture):
+        written = (ROOT / "docs" / path.name).read_text(encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == written, "make results writes it again"
+    assert picture.name == PICTURE
+
+
+def test_without_budget_ratios_it_says_what_is_missing(tmp_path):
+    (tmp_path / "results").mkdir()
+    (page,) = write_map(tmp_path / "results", tmp_path / "map.md")
+    text = page.read_text(encoding="utf-8")
+    names = [name for name in find_recipe("map").plans(Scale.FULL)]
+    assert all(name.rpartition("-")[0] in text for name in names)
+    assert "|" not in text
+    with pytest.raises(ConfigError, match="nothing is not a folder"):
+        write_map(Path("nothing"), page)
+
+
+def test_of_the_records_of_pays_alone_there_is_a_map_too(tmp_path):
+    shutil.copytree(RESULTS / "pays", tmp_path / "results" / "pays")
+    page, picture = write_map(tmp_path / "results", tmp_path / "map.md")
+    text = page.read_text(encoding="utf-8")
+    assert "cnn-8 on mnist" in text
+    assert "One set in many forms" not in text
+    assert picture.read_bytes().startswith(b"<?xml")
+    assert "0 of its 35 experiments" in missing_of([])

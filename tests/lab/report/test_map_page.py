@@ -27,7 +27,7 @@ def test_without_budget_ratios_it_says_what_is_missing(tmp_path):
     (tmp_path / "results").mkdir()
     (page,) = write_map(tmp_path / "results", tmp_path / "map.md")
     text = page.read_text(encoding="utf-8")
-    names = [name for name in find_recipe("map").plans(Scale.FULL)]
+    names = find_recipe("map").plans(Scale.FULL)
     assert all(name.rpartition("-")[0] in text for name in names)
     assert "|" not in text
     with pytest.raises(ConfigError, match="nothing is not a folder"):

@@ -22,7 +22,7 @@ from siftback.lab.figures.pays import (
 )
 from siftback.lab.figures.styles import FLAT, RATIOS
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import counted, listed
+from siftback.lab.records.formatting import counted
 from siftback.lab.records.frame import OUTCOMES, Outcome
 from siftback.lab.strategies.table import library_name
 

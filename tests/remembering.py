@@ -7,7 +7,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from siftback import Indexed, SelectiveLoader, SelectiveSampler
 from siftback.batches.pool import Pool
 from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.rules.alignprune import AlignPrune
 from siftback.rules.evolved import EvolvedSampling
+from siftback.rules.evos import EVOS
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
@@ -15,6 +17,7 @@ from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.orderdp import OrderDP
+from siftback.rules.rcap import RCAP
 from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
 from siftback.rules.seta import SeTa
@@ -34,6 +37,9 @@ RULES = {
     "evolved": lambda: EvolvedSampling(0.5, warmup=Epochs(1)),
     "orderdp": lambda: OrderDP(0.8, warmup=Epochs(1)),
     "repb": lambda: RePB(0.6),
+    "rcap": lambda: RCAP(torch.arange(500) % 3, 0.5, warmup=Epochs(1)),
+    "alignprune": lambda: AlignPrune(0.6, window=3, delta=0.9),
+    "evos": lambda: EVOS(0.5, every=3, warmup=Epochs(1)),
     "memory": lambda: Memory(0.5, warmup=Epochs(1), tail=Share(0.25)),
     "ratio memory": lambda: Memory(warmup=Epochs(1)),
     "ratio memory, guarded": lambda: Memory(warmup=Epochs(1), guard=NoiseGuard(CLASSES, visits=1)),

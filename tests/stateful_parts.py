@@ -9,9 +9,12 @@ from torch import nn
 
 import pictures
 from siftback import (
+    EVOS,
     IES,
+    RCAP,
     RS2,
     UCB,
+    AlignPrune,
     Ema,
     EvolvedSampling,
     Fresh,
@@ -193,6 +196,7 @@ def guarded(**arguments):
 PREDICT = {"predict": {"predict": "loss"}, "threshold_share": {"threshold_share": 0.5},
            "optimism": {"optimism": 1.0}, "every": {"every": 4},
            "scorer": {"scorer": GradientBound()}}  # fmt: skip
+LABELS = torch.arange(500) % 3
 RULES = {
     "memory": rule(
         Memory, {"keep": 0.5}, KEEP | {"floor": {"floor": 0.2}, "decay": {"decay": 0.5},
@@ -234,6 +238,28 @@ RULES = {
     ),
     "orderdp": rule(OrderDP, {}, {"subset": {"subset": 0.4}, "top": {"top": 0.5}}),
     "repb": rule(RePB, {}, {"ratio": {"ratio": 0.4}}),
+    "rcap": rule(
+        RCAP,
+        {"labels": LABELS},
+        {
+            "labels": {"labels": LABELS.flip(0)},
+            "keep": {"keep": 0.3},
+            "temperature": {"temperature": 1.0},
+        },
+    ),
+    "alignprune": rule(
+        AlignPrune,
+        {"window": 3, "reference": [1, 2]},
+        {
+            "ratio": {"ratio": 0.4},
+            "window": {"window": 4},
+            "delta": {"delta": 0.7},
+            "reference": {"reference": [1, 3]},
+        },
+    ),
+    "evos": rule(
+        EVOS, {}, {"keep": {"keep": 0.3}, "mutation": {"mutation": 0.2}, "every": {"every": 7}}
+    ),
     "stale": rule(
         Stale, {"keep": 0.5}, KEEP | {"every": {"every": 4}, "scorer": {"scorer": GradientBound()}}
     ),

@@ -16,6 +16,7 @@ from siftback.language import dft_weights, inverse_probability_weights, linupper
 from siftback.pruning import prune
 
 BINS = 20
+CLASSES = 10
 KEEP = 1 / 3
 EXAMPLES = 2000
 BATCHES, WARM = 140, 20  # of which the first fill histories and moving averages
@@ -112,6 +113,8 @@ def _of_batches(choose: Callable[[Tensor, torch.Generator], Selection], strategy
 def _of_rule(rule: EpochRule, strategy: Strategy) -> Sequence[Kept]:
     """Epochs of a training in which losses fall, those of what is not read staying unknown."""
     rule.grow(EXAMPLES)
+    if rule.needs_labels:
+        rule.set_labels(torch.arange(EXAMPLES) % CLASSES)
     generator = torch.Generator().manual_seed(0)
     everyone, drawn = torch.arange(EXAMPLES), []
     for epoch in range(EPOCHS):

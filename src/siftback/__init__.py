@@ -28,7 +28,9 @@ if typing.TYPE_CHECKING:
     from siftback.losses.sequences import token_losses as token_losses
     from siftback.probing.probe import probe as probe
     from siftback.probing.result import ProbeResult as ProbeResult
+    from siftback.rules.alignprune import AlignPrune as AlignPrune
     from siftback.rules.evolved import EvolvedSampling as EvolvedSampling
+    from siftback.rules.evos import EVOS as EVOS
     from siftback.rules.ewma import Ewma as Ewma
     from siftback.rules.forecast import Forecast as Forecast
     from siftback.rules.forecast import forecast as forecast
@@ -38,6 +40,7 @@ if typing.TYPE_CHECKING:
     from siftback.rules.memory import Memory as Memory
     from siftback.rules.noise_guard import NoiseGuard as NoiseGuard
     from siftback.rules.orderdp import OrderDP as OrderDP
+    from siftback.rules.rcap import RCAP as RCAP
     from siftback.rules.repb import RePB as RePB
     from siftback.rules.rs2 import RS2 as RS2
     from siftback.rules.rule import EpochRule as EpochRule

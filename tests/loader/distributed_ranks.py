@@ -13,9 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import (
+    EVOS,
     IES,
+    RCAP,
     RS2,
     UCB,
+    AlignPrune,
     Epochs,
     EvolvedSampling,
     InfoBatch,
@@ -53,6 +56,9 @@ RULES = {
     "evolved": lambda: EvolvedSampling(0.4),
     "orderdp": lambda: OrderDP(0.7),
     "repb": lambda: RePB(0.5),
+    "rcap": lambda: RCAP(torch.arange(COUNT) % 3, 0.4),
+    "alignprune": lambda: AlignPrune(0.5, window=3, delta=1.0),
+    "evos": lambda: EVOS(0.4, every=2),
     "learned": lambda: Learned(warmup=Epochs(1)),
 }
 REMEMBERED = {

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 
 import pytest
 import torch
@@ -10,10 +11,13 @@ from torch.nn import functional as F
 from reference import order_probabilities
 from remembering import Numbered, plain, ruled, seeded, spread, steps_of, weights_of
 from siftback.errors import ConfigError, LossError
+from siftback.rules.alignprune import AlignPrune, alignment_scores
+from siftback.rules.evos import EVOS
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch, infobatch_weights
 from siftback.rules.kakurenbo import Kakurenbo, hidden_examples
 from siftback.rules.orderdp import OrderDP, draw_top_of_subset
+from siftback.rules.rcap import RCAP, rcap_probabilities, share_out
 from siftback.rules.repb import RePB, relative_losses
 from siftback.rules.rs2 import RS2, take_from_permutations
 from siftback.rules.seta import SeTa, loss_groups
@@ -401,6 +405,127 @@ def test_equal_losses_are_none_below_their_mean():
         assert_same(relative_losses(losses), torch.zeros_like(losses))
 
 
+# RCAP
+
+
+def test_rcap_s_shares_are_the_best_of_all():
+    """Of all shares of the classes, one by one: the mean over classes of L n / N over the share."""
+    sizes, losses, count = [3, 5, 12], [0.9, 0.4, 1.0], 8
+    found = share_out(
+        torch.tensor([math.sqrt(n * loss / 20) for n, loss in zip(sizes, losses, strict=True)]),
+        torch.tensor(sizes),
+        count,
+    )
+
+    def cost(counts):
+        return sum(n / 20 * loss / k for n, loss, k in zip(sizes, losses, counts, strict=True))
+
+    steps = [step / 40 for step in range(1, 320)]
+    grid = (
+        (a, b, count - a - b)
+        for a in steps
+        for b in steps
+        if a <= sizes[0] and b <= sizes[1] and 0 < count - a - b <= sizes[2]
+    )
+    assert cost(found.tolist()) <= min(map(cost, grid)) + 1e-9
+    assert float(found.sum()) == pytest.approx(count)
+
+
+def test_rcap_covers_less_of_a_class_that_was_covered_less():
+    losses, classes = spread(40), torch.arange(40) % 2
+    everything = torch.ones(40, dtype=torch.bool)
+    some = everything.clone()
+    some[:20:2] = False  # half of the first class
+    before, after = (
+        rcap_probabilities(losses, classes, drawn, 20, 0.5) for drawn in (everything, some)
+    )
+    shares = torch.where(classes == 0, losses.clamp(0, math.log(2)).double().div(0.5).exp(), 0.0)
+    covered = float(shares[some].sum() / shares.sum())
+    first = 20 * math.sqrt(covered) / (1 + math.sqrt(covered))
+    assert float(before[classes == 0].sum()) == pytest.approx(10)
+    assert float(after[classes == 0].sum()) == pytest.approx(first)
+    for probabilities in (before, after):
+        assert float(probabilities.sum()) == pytest.approx(20)
+        assert float(probabilities.max()) <= 1 + 1e-12
+
+
+def test_rcap_remembers_what_it_left_out_and_needs_labels():
+    rule = RCAP(keep=0.5)
+    rule.grow(10)
+    rule.update(torch.arange(10), spread(10), 0)
+    with pytest.raises(ConfigError, match=r"labels of 0 examples, and there are 10"):
+        rule.draw(1, seeded(0))
+    rule.set_labels(torch.arange(10) % 2)
+    weights = rule.draw(1, seeded(0))
+    assert rule.values[:, 1].tolist() == (weights == 0).float().tolist()
+    with pytest.raises(ConfigError, match="RS2 draws without labels"):
+        RS2().set_labels([0, 1])
+
+
+# AlignPrune
+
+
+def test_alignprune_s_score_is_the_correlation_of_what_is_known():
+    losses = torch.rand(30, 6, generator=seeded(3))
+    losses[torch.rand(30, 6, generator=seeded(4)) < 0.3] = torch.nan
+    losses[4, 2] = torch.inf
+    reference = torch.rand(6, generator=seeded(5))
+    for own, score in zip(losses, alignment_scores(losses, reference).tolist(), strict=True):
+        known = own.isfinite()
+        if known.sum() < 3:
+            assert math.isnan(score)
+        else:
+            expected = statistics.correlation(own[known].tolist(), reference[known].tolist())
+            assert score == pytest.approx(expected, abs=1e-5)
+
+
+def test_alignprune_goes_by_losses_first_and_forgets_old_passes():
+    rule, losses = AlignPrune(0.5, window=3, delta=1.0), spread(12)
+    rule.grow(12)
+    rule.update(torch.arange(12), losses, 0)
+    assert_same(rule.draw(1, seeded(1)), InfoBatch.draw(taught_infobatch(losses), 1, seeded(1)))
+    for epoch in (1, 2):
+        rule.update(torch.arange(6), losses[:6] / (epoch + 1), epoch)
+    assert rule.scores(3)[6:].isnan().all()  # of a single loss
+    rule.draw(3, seeded(2))
+    assert rule.values[:, 0].isnan().all()
+
+
+def taught_infobatch(losses):
+    rule = InfoBatch(0.5, 1.0)
+    rule.grow(len(losses))
+    rule.update(torch.arange(len(losses)), losses, 0)
+    return rule
+
+
+def test_alignprune_s_reference_may_be_some_of_the_examples():
+    falling, rising = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1.0, 2.0, 3.0])
+    rule = AlignPrune(0.5, window=3, reference=[4])
+    rule.grow(5)
+    for epoch in range(3):
+        now = torch.stack((*[rising[epoch]] * 4, falling[epoch]))
+        rule.update(torch.arange(5), now, epoch)
+    assert rule.scores(3).tolist() == pytest.approx([-1] * 4 + [1])
+
+
+# EVOS
+
+
+def test_evos_goes_by_the_last_whole_pass():
+    rule, losses, other = EVOS(0.5, 0.2, every=3), spread(20), spread(20, 7)
+    rule.grow(20)
+    rule.update(torch.arange(20), losses, 0)
+    rule.update(torch.arange(20), other, 1)
+    assert_same(rule.scores(2), losses)
+    highest = losses.topk(8).indices
+    drawn = torch.stack([rule.draw(2, seeded(number)) for number in range(300)])
+    assert (drawn.sum(1) == 10).all()
+    assert (drawn[:, highest] == 1).all()
+    rest = drawn.mean(0)[[n for n in range(20) if n not in highest]]
+    assert ((rest - 2 / 12).abs() < 0.12).all()
+    assert rule.draw(3, seeded(0)).tolist() == [1.0] * 20
+
+
 REFUSED = {
     "ratio": (lambda: InfoBatch(ratio=1), r"ratio=1: give a share in \[0, 1\)"),
     "delta": (lambda: InfoBatch(delta=0), r"delta=0: give a share in \(0, 1\]"),
@@ -410,6 +535,10 @@ REFUSED = {
     "c": (lambda: UCB(c=-1), "c=-1: give a finite number, at least 0"),
     "every": (lambda: UCB(every=0), "every=0: give an integer, at least 1"),
     "groups": (lambda: SeTa(groups=0), "groups=0: give an integer, at least 1"),
+    "temperature": (lambda: RCAP([0], temperature=0), "temperature=0: give a finite number above"),
+    "labels": (lambda: RCAP([0.5]), r"labels=\[0.5\]: give int\[N\], the label of each example"),
+    "passes": (lambda: AlignPrune(window=2), "window=2: give an integer, at least 3"),
+    "mutation": (lambda: EVOS(mutation=2), r"mutation=2: give a share in \[0, 1\]"),
     "subset": (lambda: OrderDP(subset=0), r"subset=0: give a share in \(0, 1\]"),
     "window": (lambda: IES(window=0), "window=0: give an integer, at least 1"),
     "settled": (lambda: IES(threshold=0), "threshold=0: give a finite number above 0"),

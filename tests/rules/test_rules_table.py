@@ -6,6 +6,7 @@ import inspect
 import itertools
 import math
 import pkgutil
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,13 +21,16 @@ from resuming import Counter, Random, check_resumes
 from siftback import Epochs
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import StateError
+from siftback.rules.alignprune import AlignPrune
 from siftback.rules.evolved import EvolvedSampling
+from siftback.rules.evos import EVOS
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
 from siftback.rules.orderdp import OrderDP
+from siftback.rules.rcap import RCAP
 from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule
@@ -136,6 +140,39 @@ def by_order(losses, subset, count):
     return [sum(shares[place] for place in own) / len(own) for own in places]
 
 
+def by_class(losses, count):
+    """RCAP's probabilities in its first draw, of three classes in turn."""
+    size = len(losses)
+    classes = [range(first, size, 3) for first in range(min(3, size))]
+    clipped = [min(max(loss, 0.0), math.log(len(classes))) for loss in losses]
+    roots = [math.sqrt(len(rows) / size) for rows in classes]
+    found = [0.0] * size
+    for rows, root in zip(classes, roots, strict=True):
+        own = in_proportion([math.exp(clipped[row]) for row in rows], count * root / sum(roots))
+        for row, probability in zip(rows, own, strict=True):
+            found[row] = probability
+    return found
+
+
+def aligned(losses):
+    """Whether the correlation of an example's losses with the mean losses is below the mean."""
+    means, found = [sum(each) / len(each) for each in losses], []
+    for own in zip(*losses, strict=True):
+        alike = len(set(own)) == 1 or len(set(means)) == 1
+        found.append(math.nan if alike else statistics.correlation(own, means))
+    known = [score for score in found if not math.isnan(score)] or [math.nan]
+    return [score < sum(known) / len(known) for score in found]
+
+
+def fittest(losses, count, mutated):
+    """Of equal losses, each has the mean of their places."""
+    rest, top = mutated / (len(losses) - count + mutated), count - mutated
+    ranked = sorted(losses, reverse=True)
+    shares = [1.0 if place < top else rest for place in range(len(losses))]
+    places = [[place for place, each in enumerate(ranked) if each == loss] for loss in losses]
+    return [sum(shares[place] for place in own) / len(own) for own in places]
+
+
 ROWS = {
     "infobatch": Row(
         lambda: InfoBatch(0.6, 1.0),
@@ -186,6 +223,22 @@ ROWS = {
         lambda losses: [0.4 if below else 1.0 for below in below_mean(losses)],
         lambda: RePB(0.0),
     ),
+    "rcap": Row(
+        lambda: RCAP(torch.arange(128) % 3, 0.5, 1.0),
+        lambda losses: by_class(losses[-1], round(len(losses[0]) / 2)),
+        lambda: RCAP(torch.arange(128) % 3, 1.0),
+    ),
+    "alignprune": Row(
+        lambda: AlignPrune(0.6, window=3),
+        lambda losses: [0.4 if below else 1.0 for below in aligned(losses)],
+        lambda: AlignPrune(0.0, window=3),
+        lambda losses: [2.5 if below else 1.0 for below in aligned(losses)],
+    ),
+    "evos": Row(  # whose last whole epoch is the third
+        lambda: EVOS(0.5, 0.5, every=2),
+        lambda losses: fittest(losses[-1], round(len(losses[0]) / 2), 2),
+        lambda: EVOS(1.0),
+    ),
     "memory": Row(
         lambda: Memory(0.625, floor=0.25),
         lambda losses: by_percentile(losses[-1], 1.0, 0.25),
@@ -213,7 +266,8 @@ ROWS = {
     ),
 }
 every = pytest.mark.parametrize("name", ROWS)
-COUNTED = {"rs2", "rs2, replaced", "evolved", "orderdp", "memory", "stale", "ewma", "process"}
+COUNTED = {"rs2", "rs2, replaced", "evolved", "orderdp", "rcap", "evos", "memory"}
+COUNTED |= {"stale", "ewma", "process"}
 """Those whose draw is of a number known beforehand."""
 
 # Eight examples, two of them alike.

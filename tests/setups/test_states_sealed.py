@@ -13,9 +13,12 @@ from torch.utils.data import DataLoader
 import siftback
 from damaging import changed, comparable
 from siftback import (
+    EVOS,
     IES,
+    RCAP,
     RS2,
     UCB,
+    AlignPrune,
     Ema,
     EpochRule,
     Epochs,
@@ -349,6 +352,10 @@ SETTINGS = [
     (EvolvedSampling, {}, WHEN | {"keep": 0.3, "fast": 0.3, "slow": 0.7}),
     (OrderDP, {}, WHEN | {"subset": 0.4, "top": 0.5}),
     (RePB, {}, WHEN | {"ratio": 0.4}),
+    (RCAP, {"labels": [0, 1]}, WHEN | {"keep": 0.3, "temperature": 1.0, "labels": [1, 1]}),
+    (AlignPrune, {}, {"ratio": 0.4, "window": 4, "delta": 0.5, "reference": [0],
+                      "warmup": Epochs(2)}),
+    (EVOS, {}, WHEN | {"keep": 0.3, "mutation": 0.2, "every": 7}),
     (Stale, {"keep": 0.5}, AHEAD), (Stale, {"beta": 1.0}, {"beta": 2.0}),
     (Ewma, {"keep": 0.5}, AHEAD | PREDICT | {"decay": 0.2}), (Ewma, {"beta": 1.0}, {"beta": 2.0}),
     (GaussianProcess, {"keep": 0.5},

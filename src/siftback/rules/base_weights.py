@@ -39,13 +39,28 @@ def resolve_weights(weights: Any, balance: Any) -> Any:
         )
     if balance is None:
         return weights
-    labels = _as_vector(balance)
-    if labels is None or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ConfigError(
-            f"balance={format_value(balance)}: give int[N], the label of each example"
-        )
+    labels = as_labels("balance", balance)
     _, classes, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     return 1.0 / counts[classes].double()
+
+
+def as_labels(name: str, labels: Any) -> Tensor:
+    """Returns integers, one per example, as a tensor on the CPU, after checking them.
+
+    Args:
+        name: The argument's.
+        labels: int[N]; a tensor, an array or a list.
+
+    Raises:
+        ConfigError: If they are not.
+
+    >>> as_labels("labels", [3, 1])
+    tensor([3, 1])
+    """
+    vector = _as_vector(labels)
+    if vector is None or vector.is_floating_point() or vector.dtype == torch.bool:
+        raise ConfigError(f"{name}={format_value(labels)}: give int[N], the label of each example")
+    return vector
 
 
 def normalize_weights(weights: Any) -> Tensor:

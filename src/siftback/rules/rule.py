@@ -72,6 +72,7 @@ class EpochRule(Stateful, ABC):
         learns: Whether it learns from the losses of training: it overrides `update`.
         updates_by_example: Whether `update` treats each example by itself, so that it may be called
             with the losses of several batches at once. The class that defines it says so.
+        needs_labels: Whether `draw` needs the label of each example, see `set_labels`; likewise.
         takes_weights: Whether its draws can have base weights; of an instance.
         guard: Holds back examples whose label is probably wrong; None in most rules.
         selector: Selects in a scoring pass; None where there are none.
@@ -94,6 +95,7 @@ class EpochRule(Stateful, ABC):
     updates_by_example = False
     needs_predictions = False
     needs_passes = False
+    needs_labels = False
     takes_weights = False
     guard: NoiseGuard | None = None
     selector: Selector | None = None
@@ -185,6 +187,17 @@ class EpochRule(Stateful, ABC):
             )
         self._check_length(weights, self._examples)
         self._base_weights = weights
+
+    def set_labels(self, labels: Any) -> None:
+        """Says the label of each example, to a rule that needs them.
+
+        Args:
+            labels: int[N], a tensor, an array or a list.
+
+        Raises:
+            ConfigError: If the rule draws without labels.
+        """
+        raise ConfigError(f"{type(self).__name__} draws without labels: give none")
 
     def _check_length(self, weights: Tensor, examples: int) -> None:
         if examples not in (0, len(weights)):  # 0 where their number is not known yet

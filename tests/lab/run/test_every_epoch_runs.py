@@ -40,7 +40,7 @@ def test_all_methods_are_there() -> None:
         *("sb-memory-ratio-guarded", "sb-memory-balanced", "sb-memory-balanced-weighted"),
         *("sb-memory-ratio-balanced", "sb-ewma", "sb-gp"),
         *("infobatch", "rs2", "rs2-balanced", "kakurenbo", "ucb", "seta", "ies"),
-        *("evolved", "orderdp", "repb"),
+        *("evolved", "orderdp", "repb", "rcap", "alignprune", "evos"),
     ] == METHODS
 
 

@@ -166,7 +166,7 @@ def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
         *("sb-memory-ratio", "sb-memory-default", "sb-memory-ratio-guarded", "sb-memory-balanced"),
         *("sb-memory-balanced-weighted", "sb-memory-ratio-balanced", "sb-ewma", "sb-gp"),
         *("infobatch", "kakurenbo", "ucb", "seta", "ies"),
-        *("evolved", "orderdp", "repb"),
+        *("evolved", "orderdp", "repb", "rcap", "alignprune", "evos"),
     ]
 
 

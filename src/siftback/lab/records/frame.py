@@ -36,7 +36,7 @@ ALIKE = 1e-9
 # The numbers that a run may lack.
 OPTIONAL = (
     "suspects", "suspects_wrong", "labels_wrong", "tokens_per_character",
-    "test_error_rare", "test_error_common",
+    "test_error_rare", "test_error_common", "test_error_worst",
 )  # fmt: skip
 
 Axis = Literal["seconds", "cost", "steps"]

@@ -167,6 +167,8 @@ class RunSummary:
         test_error_rare: Test error at the end in the classes that `--rare` made rare, in percent,
             the mean over these classes; None where there are none.
         test_error_common: The same of the other classes.
+        test_error_worst: Test error at the end in the class where it is highest, in percent; None
+            in older records, and where there are no classes.
     """
 
     strategy: str
@@ -200,6 +202,7 @@ class RunSummary:
     tokens_per_character: float | None = None
     test_error_rare: float | None = None
     test_error_common: float | None = None
+    test_error_worst: float | None = None
 
     @property
     def final(self) -> float:

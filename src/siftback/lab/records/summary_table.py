@@ -38,6 +38,7 @@ _TERMINAL = {
     "final loss": "loss",
     "final RMSE %": "RMSE %",
     "PSNR, dB": "PSNR, dB",
+    "worst class, error %": "worst class",
     "kept": "kept",
     "examples backpropagated": "backpropagated",
     "seconds of training": "seconds",
@@ -169,6 +170,8 @@ def _numbers(runs: pd.DataFrame) -> dict[str, str]:
         f"{end} {metric.noun}{unit}": f"{mean_and_spread(runs[end]):.{metric.digits}f}"
         for end in ("final", "best")
     }
+    if runs.test_error_worst.notna().all():
+        cells["worst class, error %"] = f"{mean_and_spread(runs.test_error_worst):.2f}"
     if metric.name == "loss":
         tokens = runs.tokens_per_character.fillna(1.0)
         bits = list(map(bits_per_character, runs.final, tokens))
@@ -203,6 +206,8 @@ def _caption(comparison: Comparison) -> str | None:
         f"Final test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: "
         f"forwards of {example}, a backward counted as two."
     )
+    if any(run.test_error_worst is not None for run in comparison.runs):
+        caption += " Worst class: the highest error of a class, in percent."
     if any(run.strategy == MATCHED for run in comparison.runs):
         caption += " Matched to a strategy: Traditional, shortened to the same cost."
     return caption

@@ -338,8 +338,12 @@ class Training:
                 suspects["suspects_wrong"] = int(data.flipped[batches.guard.suspects].sum())
                 suspects["labels_wrong"] = int(data.flipped.sum())
         by_class: dict[str, Any] = {}
+        metric: MetricName = JUDGED_BY.get(data.kind, "error")
+        if metric == "error":
+            errors = self._errors_by_class()
+            by_class["test_error_worst"] = float(errors[~errors.isnan()].max())
         if self.settings.rare > 1:
-            errors, rare = self._errors_by_class(), rare_classes(data.classes)
+            rare = rare_classes(data.classes)
             by_class["test_error_rare"] = float(errors[:rare].nanmean())
             by_class["test_error_common"] = float(errors[rare:].nanmean())
         return RunSummary(
@@ -365,7 +369,7 @@ class Training:
             cost_scoring=self.scoring.cost,
             seconds_scoring=round(self.scoring.seconds, 6),
             seconds_observing=self.observer.seconds if self.observer else {},
-            metric=JUDGED_BY.get(data.kind, "error"),
+            metric=metric,
             test_loss_final=last.test_loss,
             test_loss_best=min(evaluation.test_loss for evaluation in evaluations),
             tokens_per_character=data.tokens_per_character,

@@ -23,6 +23,8 @@ class BeforeReading(LoaderBatches):
         """Returns the loader's arguments: the stream, the rule and its schedule."""
         job = self.job
         self.rule: EpochRule = job.strategy.choice(job.run.keep, job.settings, job.data.classes)
+        if self.rule.needs_labels:
+            self.rule.set_labels(job.data.train_labels)
         if job.strategy.balanced:
             labels = job.data.train_labels
             self.rule.set_base_weights(1.0 / labels.bincount()[labels])

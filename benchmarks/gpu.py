@@ -79,9 +79,9 @@ class Sizes(NamedTuple):
 
 
 FULL = (
-    Sizes("resnet18", 64, 50_000, 128),
-    Sizes("resnet18", 64, 50_000, 1024),
-    Sizes("gpt", 640, 8192, 64, classes=4096, length=256),
+    Sizes("resnet18", 64, 12_800, 128),
+    Sizes("resnet18", 64, 51_200, 1024),
+    Sizes("gpt", 640, 4096, 64, classes=4096, length=256),
 )
 QUICK = (Sizes("resnet18", 4, 64, 16), Sizes("gpt", 32, 64, 16, classes=64, length=16))
 
@@ -306,6 +306,7 @@ def train_budgets(asked: argparse.Namespace) -> None:
     recipe, scale = find_recipe(asked.recipe), Scale.SMALL if asked.quick else Scale.FULL
     seeds = {"seeds": parse_seeds(asked.seeds)} if asked.seeds else {}
     plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device} | seeds)
+    plans = {path: plan for path, plan in plans.items() if asked.only in (None, plan.settings.data)}
     left = {folder: plan for folder, plan in plans.items() if not is_finished(plan, folder)}
     spawn = multiprocessing.get_context("spawn")
     with (
@@ -377,6 +378,7 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path("runs/gpu"), help="of the budgets' runs"
     )
+    parser.add_argument("--only", help="the data set of the budgets; by default all")
     parser.add_argument("--processes", type=int, default=4, help="comparisons trained side by side")
     asked = begin(parser)
     if asked.budgets:

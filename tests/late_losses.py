@@ -30,7 +30,10 @@ def late(queries):
 
     def add(reads, then, *tensors):
         copies = [None if tensor is None else host_reads._copy(tensor) for tensor in tensors]
-        reads._queue.append(host_reads._Read(then, copies, [Late(queries)]))
+        group = host_reads._Group()
+        group.reads.append((then, copies))
+        group.events = [Late(queries)]
+        reads._groups.append(group)
         reads._run(waits=False)
 
     replaced = host_reads.HostReads.add

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,15 +11,32 @@ from siftback.errors import LossError
 Then = Callable[..., None]
 """Called with the copies of some tensors; None in place of one that is None."""
 
+GROUP = 16
+"""Reads of a device that are asked for together."""
 
-class _Read(NamedTuple):
-    then: Then
-    copies: list[Tensor | None]
-    events: list[torch.Event]
+
+class _Group:
+    """Reads of which it is asked together whether they have arrived.
+
+    Attributes:
+        reads: What to call, each with its copies.
+        streams: Those that the copies are made on.
+        events: One for each stream, recorded when the group is closed; None before.
+    """
+
+    def __init__(self) -> None:
+        self.reads: deque[tuple[Then, list[Tensor | None]]] = deque()
+        self.streams: list[torch.Stream] = []
+        self.events: list[torch.Event] | None = None
+
+    def close(self) -> None:
+        """Records an event behind the copies."""
+        if self.events is None:
+            self.events = [stream.record_event() for stream in self.streams]
 
     @property
     def has_arrived(self) -> bool:
-        return all(event.query() for event in self.events)
+        return self.events is not None and all(event.query() for event in self.events)
 
 
 class HostReads:
@@ -31,7 +47,8 @@ class HostReads:
     queues nothing meanwhile. Here a tensor is copied to pinned memory in the order of the stream in
     force, and the function is called when a later read is added and the copy is seen to be done, or
     when `finish` waits for it. So a tensor may be overwritten once it was added, as the outputs of
-    a CUDA graph are. Tensors on the CPU are there at once.
+    a CUDA graph are. Tensors on the CPU are there at once. Those of a device are asked for in
+    groups of `GROUP`, which costs the host less than one by one.
 
     >>> reads, seen = HostReads(), []
     >>> reads.add(lambda losses: seen.append(losses.tolist()), torch.tensor([0.5, 1.0]))
@@ -41,11 +58,11 @@ class HostReads:
     """
 
     def __init__(self) -> None:
-        self._queue: deque[_Read] = deque()
+        self._groups: deque[_Group] = deque()
         self._is_running = False
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return sum(len(group.reads) for group in self._groups)
 
     def add(self, then: Then, *tensors: Tensor | None) -> None:
         """Copies tensors to the host, and calls what waits for copies that have arrived.
@@ -59,9 +76,16 @@ class HostReads:
             Exception: What the functions raise, of this read or of earlier ones.
             LossError: While a CUDA graph is captured.
         """
-        copies = [None if tensor is None else _copy(tensor) for tensor in tensors]
-        devices = {t.device for t in tensors if t is not None and t.device.type != "cpu"}
-        self._queue.append(_Read(then, copies, [_record_event(device) for device in devices]))
+        if not self._groups or self._groups[-1].events is not None:
+            self._groups.append(_Group())
+        group = self._groups[-1]
+        streams = [_stream_of(t.device) for t in tensors if t is not None and not t.is_cpu]
+        group.reads.append(
+            (then, [None if tensor is None else _copy(tensor) for tensor in tensors])
+        )
+        group.streams += [stream for stream in streams if stream not in group.streams]
+        if not group.streams or len(group.reads) >= GROUP:
+            group.close()
         self._run(waits=False)
 
     def finish(self) -> None:
@@ -74,18 +98,25 @@ class HostReads:
 
     def forget(self) -> None:
         """Drops what has not been called yet."""
-        self._queue.clear()
+        for group in self._groups:  # of which one may be running
+            group.reads.clear()
+        self._groups.clear()
 
     def _run(self, *, waits: bool) -> None:
         if self._is_running:  # called by one of the functions
             return
         self._is_running = True
         try:
-            while self._queue and (waits or self._queue[0].has_arrived):
-                then, copies, events = self._queue.popleft()
-                for event in events:
+            while self._groups and (waits or self._groups[0].has_arrived):
+                group = self._groups[0]
+                group.close()
+                for event in group.events or ():
                     event.synchronize()
-                then(*copies)
+                while group.reads:
+                    then, copies = group.reads.popleft()
+                    then(*copies)
+                if self._groups and self._groups[0] is group:
+                    self._groups.popleft()
         finally:
             self._is_running = False
 
@@ -97,13 +128,11 @@ def _copy(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor.detach(), non_blocking=True)
 
 
-def _record_event(device: torch.device) -> torch.Event:
+def _stream_of(device: torch.device) -> torch.Stream:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise LossError(
             "losses were given while a CUDA graph is captured, and would be read then alone, not "
             "at each replay: call loader.loss(losses), or record, on the graph's output after it "
             "was replayed"
         )
-    event = torch.Event(device)
-    event.record(torch.accelerator.current_stream(device))
-    return event
+    return torch.accelerator.current_stream(device)

@@ -26,7 +26,8 @@ class Batch:
     Attributes:
         data: The batch, as training gets it.
         size: N, its number of examples.
-        indices: int64[N], the dataset indices of its examples, on the CPU; None where unknown.
+        indices: int64[N], the dataset indices of its examples; None where unknown. On the CPU, or
+            on a device on which examples were selected, for which the host need not wait.
         weights: float32[N], their loss weights; None where all are 1.
         scores: float32[N], their scores, where these came with the batch.
         lists: Which lists in it hold one example per entry, see `read_structure`; None where it
@@ -47,7 +48,7 @@ class Batch:
         """Returns a copy of some rows, int64[k], without weights."""
         indices = self.indices
         if indices is not None:
-            indices = indices[rows.to(indices.device)]
+            indices = indices.to(rows.device, non_blocking=True)[rows]
         data = tree.take(self.data, rows, self.lists)
         return Batch(data, len(rows), indices, lists=self.lists)
 
@@ -137,6 +138,8 @@ def join_batches(batches: Sequence[Batch], pad: Pad | None = None) -> Batch:
     data = [batch.data for batch in batches]
     joined = pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists)
     indices = [batch.indices for batch in batches if batch.indices is not None]
+    if len({part.device for part in indices}) > 1:
+        indices = [part.to(tree.device(joined), non_blocking=True) for part in indices]
     weights = [batch.weights for batch in batches if batch.weights is not None]
     return Batch(
         joined,

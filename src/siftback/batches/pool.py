@@ -191,7 +191,12 @@ class Pool:
             "indexed": [batch.indices is not None for batch in pooled],
             "counts": [batch.size for batch in pooled],
             # Plain tuples, which `torch.load(weights_only=True)` takes.
-            "pool": [(b.data, b.weights, b.indices) if weighted else b.data for b in pooled],
+            "pool": [
+                (b.data, b.weights, None if b.indices is None else b.indices.cpu())
+                if weighted
+                else b.data
+                for b in pooled
+            ],
             "dropped": self.dropped,
         }
         return seal(state)

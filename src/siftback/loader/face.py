@@ -462,7 +462,7 @@ class SelectiveLoader:
 
     @property
     def indices(self) -> Tensor:
-        """int64[b], the dataset indices of the batch in training.
+        """int64[b], the dataset indices of the batch in training, on the CPU.
 
         Raises:
             ConfigError: If the loader does not know them, or the loop reads ahead.
@@ -470,7 +470,7 @@ class SelectiveLoader:
         indices = self._record.current("indices").indices
         if indices is None:
             raise ConfigError(no_indices("loader.indices", self._pipeline.source))
-        return indices
+        return indices.cpu()
 
     @property
     def left_out(self) -> Tensor:

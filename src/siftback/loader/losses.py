@@ -40,7 +40,7 @@ class PendingBatch:
         size: b, its number of examples.
         device: That of its data.
         weights: float32[b], their loss weights; None where all are known to be 1.
-        indices: int64[b], their dataset indices; None where unknown.
+        indices: int64[b], their dataset indices, see `Batch`; None where unknown.
         epoch: The epoch that it was given in.
         needs_weights: Whether its weights are to be applied.
         missing: The number of its examples without a recorded loss.
@@ -229,7 +229,8 @@ class LossRecord:
         weights, is_pending = torch.ones(len(indices)), torch.zeros(len(indices), dtype=torch.bool)
         for batch in self._queue:
             if batch.missing > 0 and batch.indices is not None:
-                rows, positions = (batch.indices[:, None] == indices).nonzero().unbind(1)
+                given = batch.indices.cpu()
+                rows, positions = (given[:, None] == indices).nonzero().unbind(1)
                 if len(rows):
                     if batch.weights is not None:
                         weights[positions] = batch.weights.cpu()[rows]
@@ -327,17 +328,20 @@ class LossRecord:
             )
         if self.learns:
             check_prediction_types(correct, confidence, count)
-        take = partial(self._take, indices, epoch, count, reduced)
-        self.reads.add(take, losses, correct, confidence)
+        take = partial(self._take, epoch, count, reduced)
+        if indices is None or indices.is_cpu:
+            self.reads.add(partial(take, indices), losses, correct, confidence)
+        else:
+            self.reads.add(take, indices, losses, correct, confidence)
         drops = self.on_nonfinite == "drop" and not reduced
         return weights, losses.detach().isfinite() if drops else None
 
     def _take(
         self,
-        indices: Tensor | None,
         epoch: int,
         count: int,
         reduced: bool,
+        indices: Tensor | None,
         values: Tensor,
         correct: Tensor | None,
         confidence: Tensor | None,

@@ -14,7 +14,7 @@ import typing
 
 from siftback.errors import SiftbackError as SiftbackError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if typing.TYPE_CHECKING:
     from siftback.batches.indices import Indexed as Indexed

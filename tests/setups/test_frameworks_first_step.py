@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Memory, Percentile, Schedule, Unbiased
-from siftback.batches.last_batches import SelectiveBatches
+from siftback.batches.order import SelectiveBatches
 from siftback.errors import BatchError, ConfigError, LossError
 
 AT_ONCE = Schedule(warmup=Epochs(0))

@@ -22,7 +22,7 @@ from siftback import (
     Threshold,
     Uniform,
 )
-from siftback.batches.last_batches import SelectiveBatches, count_batches
+from siftback.batches.order import SelectiveBatches, count_batches
 from siftback.rules.rule import EpochRule
 from toys import AT_ONCE, given_losses
 

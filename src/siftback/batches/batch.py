@@ -26,6 +26,7 @@ class Batch:
     Attributes:
         data: The batch, as training gets it.
         size: N, its number of examples.
+        device: That of its first tensor; the CPU without one.
         indices: int64[N], the dataset indices of its examples; None where unknown. On the CPU, or
             on a device on which examples were selected, for which the host need not wait.
         weights: float32[N], their loss weights; None where all are 1.
@@ -38,6 +39,7 @@ class Batch:
 
     data: Any
     size: int
+    device: torch.device
     indices: Tensor | None = None
     weights: Tensor | None = None
     scores: Tensor | None = None
@@ -50,19 +52,18 @@ class Batch:
         if indices is not None:
             indices = indices.to(rows.device, non_blocking=True)[rows]
         data = tree.take(self.data, rows, self.lists)
-        return Batch(data, len(rows), indices, lists=self.lists)
+        return Batch(data, len(rows), self.device, indices, lists=self.lists)
 
     def keep(self, rows: Tensor, weights: Tensor) -> "Batch":
         """Returns some rows, int64[k] in ascending order, with their weights from now on."""
         batch = self.take(rows) if len(rows) < self.size else self
-        return replace(batch, weights=weights.to(tree.device(self.data)))
+        return replace(batch, weights=weights.to(self.device))
 
     def loss_weights(self) -> Tensor:
         """Returns float32[N], the loss weights of its examples, on the device of its data."""
-        device = tree.device(self.data)
         if self.weights is None:
-            return torch.ones(self.size, device=device, dtype=torch.float32)
-        return self.weights.to(device, non_blocking=True)
+            return torch.ones(self.size, device=self.device, dtype=torch.float32)
+        return self.weights.to(self.device, non_blocking=True)
 
     def split(self, count: int) -> tuple["Batch", "Batch"]:
         """Returns the first ``count`` examples and the others, as views."""
@@ -76,6 +77,7 @@ class Batch:
             Batch(
                 data,
                 size,
+                self.device,
                 None if self.indices is None else self.indices[rows],
                 None if self.weights is None else self.weights[rows],
                 lists=self.lists,
@@ -87,7 +89,7 @@ class Batch:
     def clone(self) -> "Batch":
         """Returns a copy that shares no memory with this batch."""
         data, indices, weights = tree.clone((self.data, self.indices, self.weights))
-        return Batch(data, self.size, indices, weights, lists=self.lists)
+        return Batch(data, self.size, self.device, indices, weights, lists=self.lists)
 
     def with_columns(self, weights: Tensor) -> Any:
         """Returns the data with indices and weights: two keys of a dict, or elements of a tuple.
@@ -98,7 +100,8 @@ class Batch:
         Raises:
             BatchError: If the data is neither, or a list of examples, or already has such a key.
 
-        >>> batch = Batch({"x": torch.zeros(1)}, 1, torch.tensor([7]), lists=frozenset())
+        >>> cpu, index = torch.device("cpu"), torch.tensor([7])
+        >>> batch = Batch({"x": torch.zeros(1)}, 1, cpu, index, lists=frozenset())
         >>> batch.with_columns(torch.ones(1))
         {'x': tensor([0.]), 'sift_index': tensor([7]), 'sift_weight': tensor([1.])}
         """
@@ -144,6 +147,7 @@ def join_batches(batches: Sequence[Batch], pad: Pad | None = None) -> Batch:
     return Batch(
         joined,
         sum(batch.size for batch in batches),
+        first.device,
         torch.cat(indices) if len(indices) == len(batches) else None,
         torch.cat(weights) if len(weights) == len(batches) else None,
         lists=first.lists,

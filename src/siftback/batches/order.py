@@ -4,7 +4,7 @@ import copy
 import itertools
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from siftback.batches.generators import Generators
-from siftback.batches.last_batches import SelectiveBatches
 from siftback.errors import BatchError
 from siftback.state import anything, dict_of, list_of, raise_damaged, tensor
 
@@ -96,6 +95,83 @@ class TrackedBatches(Sampler[list[Any]]):
         for batch in iter(lambda: next(self._order, None), None):
             self._asked.append(list(batch))
             yield self._asked[-1]
+
+
+def count_batches(
+    examples: int, batch_size: int, drop_last: bool = False, *, whole: int | None = None
+) -> int:
+    """Returns the number of batches of some examples, none of which has a single row.
+
+    A last batch of a single row shares the rows of the batch before it: B and 1 become B - 1 and 2,
+    and 2 and 1 become 3. Only a single example, or a ``batch_size`` of 1, makes batches of one row.
+
+    Args:
+        examples: Number of examples.
+        batch_size: Examples per batch.
+        drop_last: Whether a last batch of fewer is left out.
+        whole: Number of examples where none is left out; batches are then PyTorch's own.
+
+    >>> count_batches(9, 4), count_batches(9, 4, drop_last=True), count_batches(5, 2)
+    (3, 2, 2)
+    >>> count_batches(5, 2, whole=5)
+    3
+    """
+    if drop_last:
+        return examples // batch_size
+    is_merged = batch_size == 2 and examples % 2 == 1 and 1 < examples != whole
+    return -(-examples // batch_size) - is_merged
+
+
+class SelectiveBatches(BatchSampler):
+    """Batches of an order from which examples are left out, none of a single row.
+
+    Batch normalisation stops at a batch of one row, and how many rows the last batch has changes
+    with every draw. So a last row that would be alone shares the rows of the batch before it, see
+    `count_batches`. Where nothing is left out, batches are those of PyTorch's ``BatchSampler``.
+
+    Args:
+        sampler: The order.
+        batch_size: Examples per batch.
+        drop_last: Whether a last batch of fewer is left out.
+        leaves_out: Tells whether examples are left out of the current epoch.
+
+    >>> list(SelectiveBatches(range(7), 3, False, lambda: True))
+    [[0, 1, 2], [3, 4], [5, 6]]
+    >>> list(SelectiveBatches(range(7), 3, False, lambda: False))
+    [[0, 1, 2], [3, 4, 5], [6]]
+    """
+
+    def __init__(
+        self,
+        sampler: Iterable[int],
+        batch_size: int,
+        drop_last: bool,
+        leaves_out: Callable[[], bool],
+    ) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self._leaves_out = leaves_out
+
+    def __iter__(self) -> Iterator[list[int]]:
+        size, order = self.batch_size, iter(self.sampler)
+        take = getattr(order, "take", lambda count: list(itertools.islice(order, count)))
+        batch = take(size)  # an epoch begins, and is drawn, with its first index
+        shares_rows = not self.drop_last and size > 1 and self._leaves_out()
+        while batch:
+            # Read ahead only where the batch after this one decides on its rows.
+            later = take(size) if shares_rows else []
+            if len(later) == 1 and len(batch) == 2:
+                batch, later = batch + later, []
+            elif len(later) == 1:
+                batch, later = batch[:-1], batch[-1:] + later
+            if len(batch) >= size or not self.drop_last:
+                yield batch
+            batch = later if shares_rows else take(size)
+
+    def __len__(self) -> int:
+        if not self._leaves_out():
+            return super().__len__()
+        examples = len(self.sampler)  # type: ignore[arg-type]
+        return count_batches(examples, self.batch_size, self.drop_last)
 
 
 def skipping(batches: Iterable[Any], count: int) -> Iterator[Any]:

@@ -243,12 +243,14 @@ class Pool:
         try:
             if self.lists is None:
                 self.lists = read_structure(data, size).lists
-            count = tree.size(data, lists=self.lists)
+            count, device = tree.measure(data, self.lists)
         except BatchError:
             if size is None:
                 raise
-            return Batch(data, size)
-        return Batch(data, count, lists=self.lists) if size in (None, count) else Batch(data, size)
+            return Batch(data, size, tree.device(data))
+        if size in (None, count):
+            return Batch(data, count, device, lists=self.lists)
+        return Batch(data, size, device)
 
     def _next_size(self, pooled: int, to_come: float) -> int:
         """Returns the size of the next batch, if so many examples were pooled."""

@@ -383,12 +383,12 @@ class Source:
             known = len(indices) if hasattr(indices, "__len__") else UNKNOWN_SIZE
         if isinstance(data, Reordered):
             data, self.order_is_lost = data.batch, True
-        size = known
+        size, device = known, None
         with suppress(BatchError):  # of an unknown structure, which matters only where it is split
             if self.lists is None:
                 size, lists = self.read_structure(data, known)
             else:
-                size, lists = tree.size(data, lists=self.lists), self.lists
+                (size, device), lists = tree.measure(data, self.lists), self.lists
         if self._indexed:
             if size != UNKNOWN_SIZE:
                 indices = check_indices(indices, size, self.place)
@@ -399,7 +399,8 @@ class Source:
             self.has_keys |= indices is None
         if self.order_is_lost:
             indices = None
-        return Batch(data, size, indices, scores=scores, lists=lists, requested=count)
+        device = device or tree.device(data)
+        return Batch(data, size, device, indices, scores=scores, lists=lists, requested=count)
 
     def _check_requested(self, indices: Any, requested: list[Any]) -> None:
         """Makes sure that indices found in a batch are of examples that its sampler asked for.

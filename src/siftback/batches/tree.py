@@ -110,7 +110,20 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
     """
     if lists is None:
         return _preferred(_candidates(batch, known), known).size
-    members = batch if type(batch) in (tuple, list) else [batch]
+    leaves_by_path = columns(batch, lists)
+    sizes = {len(leaf) for _, leaf in leaves_by_path}
+    if len(sizes) != 1:
+        raise _mismatched(batch, leaves_by_path)
+    return sizes.pop()
+
+
+def measure(batch: Any, lists: Lists) -> tuple[int, torch.device]:
+    """Returns the number of examples in a batch as `size` does, and its `device`.
+
+    >>> measure((torch.zeros(4, 3), torch.zeros(4)), lists=frozenset())
+    (4, device(type='cpu'))
+    """
+    members = batch if type(batch) in (tuple, list) and batch else [batch]
     if not lists and all(
         type(leaf) is Tensor and leaf.ndim and leaf.layout == torch.strided and not leaf.is_nested
         for leaf in members
@@ -118,12 +131,8 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
         # A batch of tensors alone, as most are, needs no walk through its structure.
         lengths = {len(leaf) for leaf in members}
         if len(lengths) == 1:
-            return lengths.pop()
-    leaves_by_path = columns(batch, lists)
-    sizes = {len(leaf) for _, leaf in leaves_by_path}
-    if len(sizes) != 1:
-        raise _mismatched(batch, leaves_by_path)
-    return sizes.pop()
+            return lengths.pop(), members[0].device
+    return size(batch, lists=lists), device(batch)
 
 
 def lists_of(batch: Any) -> Lists:
@@ -329,9 +338,6 @@ def tensors(batch: Any) -> list[Tensor]:
 
 def device(batch: Any) -> torch.device:
     """Returns the device of the batch's first tensor; the CPU if there is none."""
-    first = batch[0] if type(batch) in (tuple, list) and batch else batch
-    if isinstance(first, Tensor):  # as of most, without a walk through the structure
-        return first.device
     return next((tensor.device for tensor in tensors(batch)), torch.device("cpu"))
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor
 
 from siftback.epochs.draw_weights import draw_weights, find_candidates
-from siftback.epochs.passes import NO_EXAMPLES, Pass
 from siftback.epochs.rule_losses import RuleLosses
 from siftback.errors import BatchError, ConfigError
 from siftback.processes.distributed import broadcast, rank_and_world
@@ -40,6 +40,59 @@ from siftback.tables.example_rows import ExampleRows
 
 NO_SAMPLER, UNSIZED = -1, -2
 _MOST = 1 << 40  # examples of an epoch
+NO_EXAMPLES = torch.arange(0)
+
+
+@dataclass(eq=False)
+class Pass:
+    """A pass over the data, from which a rule may have left out examples.
+
+    Attributes:
+        number: Which pass of the training, from 0.
+        draws: Whether a rule drew its examples.
+        is_scoring: Whether its examples are scored, to refresh the rule.
+        weights: float32[rows], the loss weight of each example, 0 for those left out; or bool[rows]
+            where all weights are 0 or 1.
+        drawn: Number of examples that all processes read in it.
+        whole: Number of this process's examples that it stands for; 0 where that is not known.
+        size: Number of those that this process reads; likewise.
+        start: Index in the current epoch of its first example; below 0 where an earlier epoch
+            began it.
+        lr_scale: Factor of the learning rate.
+        neighbors: int64[n], the examples that the batch in which it begins has already.
+        order: int64[size], its examples, where a user's sampler gave them.
+        packed: Its weights, as a state has them, once one was made.
+    """
+
+    number: int
+    draws: bool
+    is_scoring: bool
+    weights: Tensor
+    drawn: int
+    whole: int
+    size: int
+    start: int = 0
+    lr_scale: float = 1.0
+    neighbors: Tensor = NO_EXAMPLES
+    order: Tensor = NO_EXAMPLES
+    packed: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """Index in the current epoch after its last example."""
+        return self.start + self.size
+
+    def passed(self, position: int) -> int:
+        """Returns how many examples it stands for before an index in the current epoch.
+
+        Each example that is read stands for an equal share of all; the fractions are rounded.
+
+        >>> drawn = Pass(0, True, False, torch.ones(10), drawn=4, whole=10, size=4, start=2)
+        >>> [drawn.passed(position) for position in range(8)]
+        [0, 0, 0, 2, 5, 8, 10, 10]
+        """
+        read = min(max(position - self.start, 0), self.size)
+        return min(round(self.whole * read / max(self.size, 1)), self.whole)
 
 
 class EpochDraw:
@@ -147,7 +200,7 @@ class EpochDraw:
     def current(self) -> Pass:
         """The pass that the batch that came last begins in."""
         for drawn in self.passes:
-            if self._before < drawn.end:
+            if self._before < drawn.start + drawn.size:
                 return drawn
         return self.passes[-1]
 
@@ -415,7 +468,7 @@ class EpochDraw:
         """
         rows = self.losses.rows_of(indices)
         before, read = self._before, self._read
-        passes = self._passes_of_batch
+        passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
         if len(passes) < 2:
             return _weights_in(self.current, rows)
         if len(rows) != read - before:
@@ -428,12 +481,6 @@ class EpochDraw:
         pairs = zip(passes, bounds, strict=True)
         return torch.cat([_weights_in(drawn, rows[first:last]) for drawn, (first, last) in pairs])
 
-    @property
-    def _passes_of_batch(self) -> list[Pass]:
-        """The passes of which the batch that came last has examples."""
-        before, read = self._before, self._read
-        return [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
-
     def advance(self, count: int) -> int:
         """Goes past the examples of a batch that came, and returns how many they stand for.
 
@@ -445,8 +492,8 @@ class EpochDraw:
             last = self.passes[-1]
             self._passed = last.passed(read) if last.whole else passed + count
         else:
-            passes = self._passes_of_batch
-            self._passed += sum(drawn.passed(read) - drawn.passed(before) for drawn in passes)
+            # Of a pass that has no example of the batch, as many are passed before and after it.
+            self._passed += sum(drawn.passed(read) - drawn.passed(before) for drawn in self.passes)
         return self._passed - passed
 
     @property

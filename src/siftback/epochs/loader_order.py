@@ -10,8 +10,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.batches.last_batches import SelectiveBatches
-from siftback.batches.order import index_tensor, is_plain, is_trackable, sampler_of
+from siftback.batches.order import (
+    SelectiveBatches,
+    index_tensor,
+    is_plain,
+    is_trackable,
+    sampler_of,
+)
 from siftback.epochs.epoch_draw import UNSIZED, EpochDraw
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError

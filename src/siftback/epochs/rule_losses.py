@@ -48,9 +48,12 @@ class RuleLosses:
         self.rule, self.stream = rule, stream
         self.rows = stream or rule.shards
         self.exchanges = world > 1 and not rule.shards
+        # A file has what is recorded at once, as it is to outlive the process.
+        self._joins = rule.joins_updates and not rule.table.path
         self._rank, self._turn = rank, _UNCLAIMED
         self.reads = HostReads()
         self._waiting: list[RecordedLosses] = []  # of batches that the rule is given in one call
+        self._kind: tuple[int, bool, bool] = 0, True, True  # of those: pass, without predictions
         self._is_giving = False
         self._recorded: list[RecordedLosses] = []  # since the last exchange
 
@@ -143,18 +146,20 @@ class RuleLosses:
             ConfigError: As for `update`.
             LossError: As for `update`.
         """
-        self._check_turn()
-        check_predictions(correct, confidence, losses)
+        if self._turn != self.rule.table.turn:
+            self._check_turn()
+        lacks = correct is None, confidence is None
+        if not all(lacks):
+            check_predictions(correct, confidence, losses)
         if not self.rule.learns:
             return
         record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
-        # A file has what is recorded at once, as it is to outlive the process.
-        waits = self.rule.joins_updates and not self.rule.table.path
-        if not waits or self._turn == _UNCLAIMED:
+        if not self._joins or self._turn == _UNCLAIMED:
             self._update(record)
             return
-        if self._waiting and self._waiting[-1].kind != record.kind:
+        if self._kind != (epoch, *lacks):
             self._give_waiting()
+            self._kind = epoch, *lacks
         self._waiting.append(record)
         if len(self._waiting) == _MOST_WAITING:
             self._give_waiting()

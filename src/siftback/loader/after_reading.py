@@ -21,11 +21,6 @@ class ScoringPipeline(Pipeline):
         self.leaves_out_read = self.selection.leaves_out
 
     @property
-    def reweights(self) -> bool:
-        """See `Pipeline.reweights`."""
-        return self.selection.selector.reweights
-
-    @property
     def share(self) -> float:
         """See `Pipeline.share`."""
         is_on = self.schedule.is_on(self.done, self.epochs)

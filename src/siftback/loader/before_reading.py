@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from siftback.batches.batch import Batch
 from siftback.batches.indices import IndexCheck, check_length, examples_of, length_of
@@ -92,22 +92,16 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.left_out`."""
         return self.draw.left_out
 
-    @property
-    def reweights(self) -> bool:
-        """See `Pipeline.reweights`."""
-        selects = bool(self.selection and self.selection.selector.reweights)
-        return self.draw.reweights or selects
-
-    def training_batches(self, epoch: Epoch) -> Iterator[Any]:
+    def training_batches(self, epoch: Epoch) -> Iterator[Batch]:
         """See `Pipeline.training_batches`; full batches are given as they are read."""
-        source, draw, stats = self.source, self.draw, self.stats
-        selects = self.selection and not draw.draws
+        source, draw, stats, draws = self.source, self.draw, self.stats, self.draw.draws
+        selects = self.selection and not draws
         if selects or len(self.pool) or not self.gives_as_read:
             yield from super().training_batches(epoch)
             return
         for read in source.batches():
             batch = self.admit(read)
-            if draw.draws:
+            if draws:
                 stats.considered += batch.size
                 stats.kept += batch.size
                 if draw.reweights:
@@ -117,7 +111,8 @@ class DrawingPipeline(Pipeline):
             if self.known_steps is None and source.position == 0:
                 self.count_batches(epoch.number)  # what a sampler gives is known with its first
             source.position += 1
-            yield self.give(batch, epoch)
+            self.done, self.done_next = self.done_next, source.epochs_done
+            yield batch
         self.end_source(epoch)
 
     def admit(self, batch: Batch) -> Batch:
@@ -129,19 +124,20 @@ class DrawingPipeline(Pipeline):
         draw, source, indices = self.draw, self.source, batch.indices
         if indices is None:
             raise BatchError(f"{source.place}: {no_indices(type(draw.rule).__name__, source)}")
-        admitted = super().admit(batch)
-        count = batch.requested or batch.size
-        self.stats.seen += count
-        self.stats.seconds_selection += draw.seconds
+        if isinstance(self.model, nn.Module) or self.splits or batch.size < 1:
+            batch = super().admit(batch)
+        count, stats = batch.requested or batch.size, self.stats
+        passed = draw.advance(count) if self.reads_drawn else count
+        unread = passed - count if draw.passes[-1].draws else 0
+        stats.seen += count + unread
+        stats.considered += unread
+        stats.unread += unread
+        stats.seconds_selection += draw.seconds
         draw.seconds = 0.0
-        if self.reads_drawn:
-            passed = draw.advance(count)
-            if draw.draws:
-                self._count_unread(passed - count)
         if self._check:
             self._check.check(indices, source.place)
             draw.losses.admit(indices)
-        return admitted
+        return batch
 
     def select(self, batch: Batch) -> Batch:
         """See `Pipeline.select`."""
@@ -187,17 +183,16 @@ class DrawingPipeline(Pipeline):
     def end_pass(self) -> None:
         """Ends the pass that was read to the end of the epoch."""
         if self.draw.draws and self.reads_drawn:
-            self._count_unread(self.draw.remaining)
+            unread, stats = self.draw.remaining, self.stats
+            stats.seen += unread
+            stats.considered += unread
+            stats.unread += unread
         self.draw.end()
 
     def leave_source(self) -> None:
         """See `Pipeline.leave_source`."""
         self.draw.leave()
         super().leave_source()
-
-    def pass_of(self, epoch: Epoch) -> int:
-        """See `Pipeline.pass_of`."""
-        return self.draw.current.number
 
     def end_epoch(self, epoch: Epoch) -> None:
         """See `Pipeline.end_epoch`."""
@@ -283,9 +278,3 @@ class DrawingPipeline(Pipeline):
         if self._set_drawn:
             draw = self.draw
             self._set_drawn(draw.weights.nonzero().squeeze(1) if draw.draws else None)
-
-    def _count_unread(self, count: int) -> None:
-        """Counts examples that were left out unread, as seen and considered too."""
-        self.stats.seen += count
-        self.stats.considered += count
-        self.stats.unread += count

@@ -15,7 +15,7 @@ from siftback.batches.order import is_plain, is_trackable, sampler_of
 from siftback.batches.source import Source
 from siftback.epochs.loader_order import FilteredSampler
 from siftback.loader.before_reading import DrawingPipeline
-from siftback.loader.pipeline import Epoch, Pipeline
+from siftback.loader.pipeline import Pipeline
 from siftback.loader.wrapped import read_of
 from siftback.state import MOST_EPOCHS, check_entries, flag, integer, state_of, tuple_of
 
@@ -195,11 +195,10 @@ class ChainingPipeline(DrawingPipeline):
         """See `Pipeline.is_complete`."""
         return bool(self.source.chains and self.source.is_exhausted)
 
-    def give(self, batch: Batch, epoch: Epoch, ready: int = 0) -> Any:
-        """See `Pipeline.give`."""
-        data = super().give(batch, epoch, ready)
+    def move_on(self, ready: int) -> None:
+        """See `Pipeline.move_on`."""
+        super().move_on(ready)
         self.source.released += self.source.chains
-        return data
 
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""

@@ -219,7 +219,12 @@ class SelectiveLoader:
         self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
         self._record = LossRecord(
-            draw, on_nonfinite, self.stats, attach=attach, knows_indices=source.knows_indices
+            draw,
+            on_nonfinite,
+            self.stats,
+            attach=attach,
+            knows_indices=source.knows_indices,
+            reweights=bool(selector and selector.reweights),
         )
         selection = None
         if selector is not None:
@@ -264,16 +269,23 @@ class SelectiveLoader:
         But an epoch begins again if no more was done than to look at it: no loss was recorded, and
         where a rule does not need losses, a single batch was taken.
         """
-        epoch = self._pipeline.begin_epoch(self._common_settings())
+        pipeline, record, stats = self._pipeline, self._record, self.stats
+        epoch, selection = pipeline.begin_epoch(self._common_settings()), pipeline.selection
         try:
-            for batch in self._pipeline.training_batches(epoch):
-                yield batch
-                if self._pipeline.epoch is not epoch:
+            for batch in pipeline.training_batches(epoch):
+                stats.released += batch.size
+                epoch.batches += 1
+                record.give(batch, epoch.number)
+                if selection and selection.follows_steps:
+                    pipeline.follow_step(selection, batch)
+                attach = pipeline.attach
+                yield batch.with_columns(batch.loss_weights()) if attach else batch.data
+                if pipeline.epoch is not epoch:
                     raise ConfigError(
                         "the loader was iterated again since this iterator gave a batch: take the "
                         "batches of one iter(loader) at a time"
                     )
-            self._pipeline.end_epoch(epoch)
+            pipeline.end_epoch(epoch)
         finally:
             epoch.is_open = False
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_flag
-from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.indices import check_indices
 from siftback.batches.stats import Stats
@@ -77,6 +76,7 @@ class LossRecord:
         stats: Counts those.
         attach: Whether batches carry their weights, which are then the loop's to apply.
         knows_indices: Whether the examples of batches are known by index.
+        reweights: Whether a selection among the examples of a batch gives them weights.
 
     Attributes:
         learns: Whether a rule learns from the losses, which must then be recorded.
@@ -86,8 +86,7 @@ class LossRecord:
 
     >>> record = LossRecord(None, "error", Stats(), attach=False, knows_indices=False)
     >>> for size in (2, 3):  # a loop that reads one batch ahead
-    ...     batch = Batch(torch.zeros(size), size)
-    ...     record.give(batch, epoch=0, reweights=False)
+    ...     record.give(Batch(torch.zeros(size), size, torch.device("cpu")), epoch=0)
     >>> record.next(2).size, record.next(3).size
     (2, 3)
     """
@@ -100,11 +99,13 @@ class LossRecord:
         *,
         attach: bool,
         knows_indices: bool,
+        reweights: bool = False,
     ) -> None:
         self.on_nonfinite, self._stats = on_nonfinite, stats
         self._draw: Any = draw  # whenever a rule learns or reweights
         rule = getattr(draw, "rule", None)
         self._attach, self._knows_indices = attach, knows_indices
+        self._selection_reweights = reweights
         self.learns: bool = getattr(rule, "learns", False)
         self.guard: Any = getattr(rule, "guard", None)
         # Also while all weights are 1, as in a warm-up, since others will come.
@@ -124,13 +125,12 @@ class LossRecord:
         self._reweights = False  # any batch given
         self.recorded = self._without_losses = self._without_weights = 0
 
-    def give(self, batch: Batch, epoch: int, reweights: bool) -> None:
+    def give(self, batch: Batch, epoch: int) -> None:
         """Notes a batch that training is being given; it is past those that were used before it.
 
         Args:
             batch: The batch.
-            epoch: The epoch that it is given in.
-            reweights: Whether its weights must be applied.
+            epoch: The epoch that it is given in, which is the pass where a rule does not draw.
 
         Raises:
             ConfigError: If the losses or weights of many batches before it were not used.
@@ -145,11 +145,13 @@ class LossRecord:
             if not is_past and len(self._queue) < MOST_AHEAD:
                 break
             self._queue.popleft()
+        reweights, draw, size = self._selection_reweights, self._draw, batch.size
+        if draw:
+            epoch, reweights = draw.current.number, reweights or draw.reweights
         needs_weights = reweights and not self._attach
-        size, device = batch.size, tree.device(batch.data)
         weights = batch.weights if reweights else None  # those of a pool may be known to be 1
         pending = PendingBatch(
-            size, device, weights, batch.indices, epoch, needs_weights, missing=size
+            size, batch.device, weights, batch.indices, epoch, needs_weights, missing=size
         )
         self._queue.append(pending)
         self._epoch, self._reweights = epoch, self._reweights or reweights
@@ -326,7 +328,7 @@ class LossRecord:
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"
             )
-        if self.learns:
+        if self.learns and not (correct is confidence is None):
             check_prediction_types(correct, confidence, count)
         take = partial(self._take, epoch, count, reduced)
         if indices is None or indices.is_cpu:
@@ -355,10 +357,11 @@ class LossRecord:
         else:
             self._take_nonfinite(values, finite, indices)
         if self.learns and indices is not None:
-            rows = self._draw.losses.rows_of(indices)
+            losses = self._draw.losses
+            rows = losses.rows.rows_of(indices) if losses.rows else indices
             if reduced and all_finite:
                 values = self._average(rows, values)
-            self._draw.losses.receive(rows, epoch, values, correct, confidence)
+            losses.receive(rows, epoch, values, correct, confidence)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the means of losses of whole batches."""

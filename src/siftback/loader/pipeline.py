@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
-from siftback.batches.last_batches import count_batches
-from siftback.batches.order import sampler_of
+from siftback.batches.order import count_batches, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
 from siftback.batches.stats import Stats
@@ -126,11 +125,6 @@ class Pipeline(ABC):
         self._after_step: list[Callable[[], None]] = []  # with the batch in training
         self._warned: set[str] = set()
 
-    @property
-    @abstractmethod
-    def reweights(self) -> bool:
-        """Whether weights of batches must be applied."""
-
     @abstractmethod
     def check_lengths(self) -> None:
         """Checks that the data set and the rule have the length that the loader was made for."""
@@ -203,7 +197,7 @@ class Pipeline(ABC):
 
     # Batches, from the wrapped loader to training.
 
-    def training_batches(self, epoch: Epoch) -> Iterator[Any]:
+    def training_batches(self, epoch: Epoch) -> Iterator[Batch]:
         """Yields the batches of an epoch, as training gets them: full ones of what is kept.
 
         Raises:
@@ -212,8 +206,8 @@ class Pipeline(ABC):
             LossError: If scores cannot be selected by.
         """
         for batch in self.pooled_batches(epoch):
-            # What the source has read is spread evenly over the batches made of it.
-            yield self.give(batch, epoch, self.pool.ready(self.to_come))
+            self.move_on(self.pool.ready(self.to_come))
+            yield batch
             self.finish_step()
 
     def pooled_batches(self, epoch: Epoch) -> Iterator[Batch]:
@@ -286,7 +280,8 @@ class Pipeline(ABC):
             )
         if self.model is None:
             return batch
-        return replace(batch, data=tree.to_device_of(batch.data, self.model))
+        data = tree.to_device_of(batch.data, self.model)
+        return replace(batch, data=data, device=tree.device(data))
 
     def select_by_scores(
         self, selection: BatchSelection, batch: Batch, *, is_pass: bool = True
@@ -319,28 +314,18 @@ class Pipeline(ABC):
         """Counts a batch that was scored, float32[N]; a rule learns from the scores."""
         self.stats.scored += batch.size
 
-    def give(self, batch: Batch, epoch: Epoch, ready: int = 0) -> Any:
-        """Gives a batch to training, and returns its data.
+    def move_on(self, ready: int) -> None:
+        """Moves progress on by a batch, before which as many others are ready for training.
 
-        Args:
-            batch: The batch.
-            epoch: The epoch that it is given in.
-            ready: Batches that are made already, and come after it.
+        What the source has read is spread evenly over the batches made of it.
         """
-        self.stats.released += batch.size
-        self.record.give(batch, self.pass_of(epoch), self.reweights)
-        epoch.batches += 1
-        selection = self.selection
-        if selection and selection.follows_steps:
-            follow, losses = selection.scorer.after_step, selection.losses
-            self._after_step = [partial(follow, losses, selection.model, batch.data)]
         self.done = self.done_next
         self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
-        return batch.with_columns(batch.loss_weights()) if self.attach else batch.data
 
-    def pass_of(self, epoch: Epoch) -> int:
-        """Returns which pass over the data a batch that is given in an epoch is of."""
-        return epoch.number
+    def follow_step(self, selection: BatchSelection, batch: Batch) -> None:
+        """Has a scorer follow the step with a batch that training is given."""
+        follow, losses = selection.scorer.after_step, selection.losses
+        self._after_step = [partial(follow, losses, selection.model, batch.data)]
 
     def finish_step(self) -> None:
         """Ends the step with the batch given last: training asks for the next one, or for state."""

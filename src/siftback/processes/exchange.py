@@ -45,11 +45,6 @@ class RecordedLosses(NamedTuple):
         return RecordedLosses(*taken)
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """Equal of records that can be joined: of the same pass, with the same predictions."""
-        return self.is_pass, self.epoch, self.correct is None, self.confidence is None
-
-    @property
     def is_clean(self) -> bool:
         """Whether all losses are finite, and of distinct examples."""
         ordered = np.sort(self.indices.numpy())
@@ -70,7 +65,7 @@ class RecordedLosses(NamedTuple):
 
 
 def join_records(records: list[RecordedLosses]) -> RecordedLosses:
-    """Joins records of the same `RecordedLosses.kind`, at least one.
+    """Joins records of the same pass and with the same predictions, at least one.
 
     >>> first = RecordedLosses(False, 0, torch.tensor([3]), torch.tensor([0.5]))
     >>> join_records([first, first._replace(indices=torch.tensor([1]))]).indices

@@ -18,7 +18,7 @@ from siftback.lab.experiments.probe_run import probe_settings
 from siftback.lab.experiments.sweep import cells, sweep, sweep_table
 from siftback.lab.forward import example_losses
 from siftback.lab.models import build
-from siftback.lab.models.coordinates import FREQUENCY, SINE_LAYERS
+from siftback.lab.models.convolutional import FREQUENCY, SINE_LAYERS
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import peak_signal_to_noise
 from siftback.lab.records.summary_table import rows

@@ -25,12 +25,12 @@ from siftback.lab.models.convolutional import (
     Mlp,
     MobileNetV2,
     ResNet,
+    Siren,
     SmallResNet,
     WideResNet,
     basic_layers,
     bottleneck_layers,
 )
-from siftback.lab.models.coordinates import Siren
 from siftback.lab.models.layers import NORMS, ModelSpec
 from siftback.lab.records.formatting import one_of
 

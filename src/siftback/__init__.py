@@ -53,12 +53,12 @@ if typing.TYPE_CHECKING:
     from siftback.schedule import Schedule as Schedule
     from siftback.schedule import Share as Share
     from siftback.scorers.ema import Ema as Ema
-    from siftback.scorers.fresh import Fresh as Fresh
     from siftback.scorers.gradient_bound import GradientBound as GradientBound
     from siftback.scorers.irreducible import Irreducible as Irreducible
     from siftback.scorers.irreducible import irreducible_losses as irreducible_losses
     from siftback.scorers.reduced import Reduced as Reduced
     from siftback.scorers.scorer import Scorer as Scorer
+    from siftback.scorers.selection_pass import Fresh as Fresh
     from siftback.selectors.importance import Kath18 as Kath18
     from siftback.selectors.in_batch import InBatch as InBatch
     from siftback.selectors.percentile import Percentile as Percentile

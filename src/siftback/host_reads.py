@@ -76,13 +76,15 @@ class HostReads:
             Exception: What the functions raise, of this read or of earlier ones.
             LossError: While a CUDA graph is captured.
         """
+        streams = [_stream_of(t.device) for t in tensors if t is not None and not t.is_cpu]
+        copies = [None if tensor is None else _copy(tensor) for tensor in tensors]
+        if not (streams or self._groups):  # there already, and nothing before it is awaited
+            then(*copies)
+            return
         if not self._groups or self._groups[-1].events is not None:
             self._groups.append(_Group())
         group = self._groups[-1]
-        streams = [_stream_of(t.device) for t in tensors if t is not None and not t.is_cpu]
-        group.reads.append(
-            (then, [None if tensor is None else _copy(tensor) for tensor in tensors])
-        )
+        group.reads.append((then, copies))
         group.streams += [stream for stream in streams if stream not in group.streams]
         if not group.streams or len(group.reads) >= GROUP:
             group.close()

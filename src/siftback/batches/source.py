@@ -427,7 +427,7 @@ class Source:
             BatchError: If it cannot be split into examples.
         """
         if self.lists is not None:
-            return tree.size(data, lists=self.lists), self.lists
+            return tree.measure(data, self.lists)[0], self.lists
         known_size = None if known == UNKNOWN_SIZE else known
         structure = read_structure(data, known_size, collated=self._collated)
         if structure.size:

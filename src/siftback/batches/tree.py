@@ -94,13 +94,12 @@ def read_structure(batch: Any, size: int | None = None, *, collated: bool = Fals
     return Structure(reading.size, reading.lists | reading.doubtful | reading.values)
 
 
-def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) -> int:
+def size(batch: Any, known: int | None = None) -> int:
     """Returns the number of examples in a batch.
 
     Args:
         batch: A batch.
         known: N, where it is known from elsewhere; returned if the batch may have as many.
-        lists: The lists that hold one example per entry, from `read_structure`.
 
     >>> size({"image": torch.zeros(4, 3, 8, 8), "name": ["a", "b", "c", "d"]})
     4
@@ -108,31 +107,28 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
     Raises:
         BatchError: If parts have mismatched sizes, a part has no size, or there is no part.
     """
-    if lists is None:
-        return _preferred(_candidates(batch, known), known).size
-    leaves_by_path = columns(batch, lists)
-    sizes = {len(leaf) for _, leaf in leaves_by_path}
-    if len(sizes) != 1:
-        raise _mismatched(batch, leaves_by_path)
-    return sizes.pop()
+    return _preferred(_candidates(batch, known), known).size
 
 
 def measure(batch: Any, lists: Lists) -> tuple[int, torch.device]:
-    """Returns the number of examples in a batch as `size` does, and its `device`.
+    """Returns the number of examples in a batch, and its `device`.
+
+    Args:
+        batch: A batch.
+        lists: The lists that hold one example per entry, from `read_structure`.
 
     >>> measure((torch.zeros(4, 3), torch.zeros(4)), lists=frozenset())
     (4, device(type='cpu'))
+
+    Raises:
+        BatchError: As for `size`.
     """
-    members = batch if type(batch) in (tuple, list) and batch else [batch]
-    if not lists and all(
-        type(leaf) is Tensor and leaf.ndim and leaf.layout == torch.strided and not leaf.is_nested
-        for leaf in members
-    ):
-        # A batch of tensors alone, as most are, needs no walk through its structure.
-        lengths = {len(leaf) for leaf in members}
-        if len(lengths) == 1:
-            return lengths.pop(), members[0].device
-    return size(batch, lists=lists), device(batch)
+    members = _tensors_alone(batch, "", lists) or [leaf for _, leaf in columns(batch, lists)]
+    sizes = {len(leaf) for leaf in members}
+    if len(sizes) != 1:
+        raise _mismatched(batch, columns(batch, lists))
+    first = members[0]
+    return sizes.pop(), first.device if isinstance(first, Tensor) else device(batch)
 
 
 def lists_of(batch: Any) -> Lists:
@@ -152,6 +148,9 @@ def columns(batch: Any, lists: Lists, path: str = "") -> list[tuple[str, Any]]:
     Raises:
         BatchError: If a part has no rows.
     """
+    members = _tensors_alone(batch, path, lists)
+    if members:
+        return [(f"{path}[{index}]", leaf) for index, leaf in enumerate(members)]
     if _is_column(batch, path, lists):
         return [(path, batch)]
     if batch is None:
@@ -193,9 +192,22 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
 
     def rows_of(path: str, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
+            if not is_dense(leaf):
+                raise BatchError(
+                    "a batch has a sparse, nested, quantized or meta tensor, of which no rows can "
+                    "be taken: make it dense, in the collate function"
+                )
             if leaf.device not in on_device:
                 on_device[leaf.device] = rows.to(leaf.device)
-            return _take_rows(leaf, on_device[leaf.device])
+            taken = on_device[leaf.device]
+            is_packed = leaf.stride(0) == leaf[0].numel() if len(leaf) else False
+            if not is_packed or leaf.requires_grad:
+                return leaf[taken]
+            # In the tensor's memory layout, so that a model computes as with the whole; several
+            # times faster than indexing where that is channels_last.
+            shape, layout = (len(taken), *leaf.shape[1:]), leaf.stride()
+            copied = torch.empty_strided(shape, layout, dtype=leaf.dtype, device=leaf.device)
+            return torch.index_select(leaf, 0, taken, out=copied)
         # One synchronization with the device, only for batches with parts that are not tensors.
         if not on_host:
             on_host.extend(rows.tolist())
@@ -204,23 +216,6 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
         return type(leaf)(clone(leaf[row]) for row in on_host)
 
     return _map(rows_of, lists_of(batch) if lists is None else lists, batch)
-
-
-def _take_rows(leaf: Tensor, rows: Tensor) -> Tensor:
-    """Returns rows in the tensor's memory layout, so that a model computes as with the whole."""
-    if not is_dense(leaf):
-        raise BatchError(
-            "a batch has a sparse, nested, quantized or meta tensor, of which no rows can be "
-            "taken: make it dense, in the collate function"
-        )
-    dense = leaf.stride(0) == leaf[0].numel() if len(leaf) else False
-    if not dense or leaf.requires_grad:
-        return leaf[rows]
-    # Several times faster than indexing where the layout is channels_last.
-    taken = torch.empty_strided(
-        (len(rows), *leaf.shape[1:]), leaf.stride(), dtype=leaf.dtype, device=leaf.device
-    )
-    return torch.index_select(leaf, 0, rows, out=taken)
 
 
 def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
@@ -316,7 +311,7 @@ def to_device_of(batch: Any, model: nn.Module) -> Any:
         return batch
     if any(
         leaf.device != weight.device if isinstance(leaf, Tensor) else hasattr(leaf, "to")
-        for leaf in leaves(batch)
+        for _, leaf in columns(batch, _LEAVES)
     ):
         return to_device(batch, weight.device)
     return batch
@@ -344,6 +339,10 @@ def device(batch: Any) -> torch.device:
 def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") -> Any:
     """Applies ``fn(path, *columns)`` to the columns of batches that have the same structure."""
     first = batches[0]
+    members = [_tensors_alone(batch, path, lists) for batch in batches]
+    if all(members) and len({(type(batch), len(batch)) for batch in batches}) == 1:
+        rows = enumerate(zip(*members, strict=True))
+        return type(first)(fn(f"{path}[{index}]", *leaves) for index, leaves in rows)
     if all(_is_column(batch, path, lists) for batch in batches):
         return fn(path, *batches)
     if any(type(other) is not type(first) for other in batches):
@@ -398,6 +397,20 @@ def _children_of(batch: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return {f".{f.name}": getattr(batch, f.name) for f in dataclasses.fields(batch)}
     return None
+
+
+def _tensors_alone(batch: Any, path: str, lists: Lists) -> Sequence[Tensor]:
+    """Returns the parts of a tuple or list of tensors with rows; none of anything else.
+
+    It is as most batches are, and needs no walk through its structure.
+    """
+    if type(batch) not in (tuple, list) or path in lists:
+        return ()
+    is_alone = all(
+        type(leaf) is Tensor and leaf.ndim and leaf.layout == torch.strided and not leaf.is_nested
+        for leaf in batch
+    )
+    return batch if is_alone else ()
 
 
 def _is_column(leaf: Any, path: str, lists: Lists) -> bool:

@@ -11,8 +11,8 @@ from siftback.arguments import check_number, check_object
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
 from siftback.losses.per_example import Losses, split_pair
-from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import check_scorer
 from siftback.state import Stateful
 
 Shrink = Callable[[Tensor], Tensor]

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from siftback.arguments import check_choice
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses
-from siftback.scorers.fresh import Fresh
-from siftback.scorers.selection_pass import Mode, common_device
+from siftback.scorers.selection_pass import Fresh, Mode, common_device
 from siftback.scorers.snapshot import CopyScorer, Snapshot, by_pixels
 from siftback.state import (
     check_entries,

@@ -17,8 +17,8 @@ from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
 from siftback.losses.per_example import Losses, LossFn, resolve_losses
-from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import Fresh
 from siftback.state import (
     Check,
     Stateful,

@@ -12,9 +12,8 @@ from siftback.arguments import check_object, is_number
 from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses, check_losses
-from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import batch_size, common_device
+from siftback.scorers.selection_pass import batch_size, check_scorer, common_device
 from siftback.state import (
     Check,
     Stateful,

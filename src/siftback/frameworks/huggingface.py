@@ -52,7 +52,7 @@ from siftback.losses.sequences import has_loss, head_losses, sequence_losses
 from siftback.processes.distributed import all_gather
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.selection_pass import Fresh
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 from siftback.state import check_digest, check_entries, seal

@@ -29,7 +29,7 @@ from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.selection_pass import Fresh
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selector
 from siftback.state import check_digest, seal

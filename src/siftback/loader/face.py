@@ -19,11 +19,10 @@ from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, StateError
-from siftback.loader.after_reading import ScoringPipeline
 from siftback.loader.before_reading import DrawingPipeline
 from siftback.loader.chained import ChainedSource, ChainingPipeline, count_whole_batches
 from siftback.loader.losses import LossRecord, watched_loss
-from siftback.loader.pipeline import Pipeline
+from siftback.loader.pipeline import Pipeline, ScoringPipeline
 from siftback.loader.selection import (
     BatchSelection,
     OnNonfinite,

@@ -1,5 +1,6 @@
 """Losses that training records: which batch they are of, and what becomes of them."""
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -350,12 +351,12 @@ class LossRecord:
     ) -> None:
         """Judges losses that have come from the device, and gives them to the rule."""
         values = values.reshape(()).expand(count) if reduced else values
-        finite = values.isfinite()
-        all_finite = bool(finite.all())
+        # A sum is not finite if a value is not, and takes one operation on most batches.
+        all_finite = math.isfinite(values.sum()) or bool(values.isfinite().all())
         if all_finite:
             self._nonfinite_batches = 0
         else:
-            self._take_nonfinite(values, finite, indices)
+            self._take_nonfinite(values, values.isfinite(), indices)
         if self.learns and indices is not None:
             losses = self._draw.losses
             rows = losses.rows.rows_of(indices) if losses.rows else indices

@@ -74,6 +74,7 @@ class Pipeline(ABC):
         source: Reads it.
         selection: Selects among the examples of a batch that was read; None where nothing does.
         schedule: When selection is on.
+        span: The epochs from which and until which it is, see `Schedule.span`.
         epochs: Epochs of the whole training; None where they are not known.
         model: The model to whose device batches are moved; None where they stay.
         pool: Makes the training batches; one without a size takes that of the first batch.
@@ -121,6 +122,7 @@ class Pipeline(ABC):
 
     def __post_init__(self) -> None:
         self.examples = examples_of(self.wrapped)
+        self.span = self.schedule.span(self.epochs)
         self.is_own_size = is_own_size(self.source.loader, self.pool)
         self._after_step: list[Callable[[], None]] = []  # with the batch in training
         self._warned: set[str] = set()
@@ -281,7 +283,7 @@ class Pipeline(ABC):
         if self.model is None:
             return batch
         data = tree.to_device_of(batch.data, self.model)
-        return replace(batch, data=data, device=tree.device(data))
+        return batch if data is batch.data else replace(batch, data=data, device=tree.device(data))
 
     def select_by_scores(
         self, selection: BatchSelection, batch: Batch, *, is_pass: bool = True
@@ -298,7 +300,9 @@ class Pipeline(ABC):
         """
         schedule, source, done = self.schedule, self.source, self.source.epochs_done
         is_tried, self.tried_scores = self.tried_scores, True
-        if not (is_pass and schedule.is_on(done, self.epochs, source.position)):
+        begin, end = self.span
+        interrupted = schedule.interrupt and (source.position + 1) % schedule.interrupt == 0
+        if not (is_pass and begin <= done < end) or interrupted:
             if not is_tried:
                 try_scores(selection, batch, source.place)
             return batch
@@ -675,3 +679,32 @@ class Pipeline(ABC):
 
     def _empty_pool(self, sizes: Mapping[str, Any]) -> Pool:
         return Pool(sizes["batch_size"], sizes["drop_last"], pad=self.pool.pad)
+
+
+@dataclass(eq=False, kw_only=True)
+class ScoringPipeline(Pipeline):
+    """Training batches of the examples that a selector keeps of each batch of a wrapped loader."""
+
+    selection: BatchSelection
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.leaves_out_read = self.selection.leaves_out
+
+    @property
+    def share(self) -> float:
+        """See `Pipeline.share`."""
+        is_on = self.schedule.is_on(self.done, self.epochs)
+        return self.schedule.keep(self.done, self.epochs, own=self.selection.keep) if is_on else 1.0
+
+    def check_lengths(self) -> None:
+        """Checks nothing: a sampler of PyTorch's follows a data set that grows."""
+
+    def select(self, batch: Batch) -> Batch:
+        """See `Pipeline.select`."""
+        self.stats.seen += batch.size
+        return self.select_by_scores(self.selection, batch)
+
+    def plan_rows(self, number: int) -> tuple[int, bool]:
+        """See `Pipeline.plan_rows`."""
+        return self.scored_rows(self.selection, number)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import check_choice, check_flag
-from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.source import Source
 from siftback.batches.stats import Stats
@@ -22,8 +21,8 @@ from siftback.losses.per_example import (
 )
 from siftback.processes.distributed import rank_and_world
 from siftback.schedule import Schedule
-from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import check_scorer
 from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
@@ -86,7 +85,7 @@ class BatchSelection:
 
     def score(self, batch: Batch) -> Tensor:
         """Returns float32[N], the scores of a batch; zeros if the selector needs none."""
-        device = tree.device(batch.data)
+        device = batch.device
         if not self.needs_scores:
             return torch.zeros(batch.size, device=device, dtype=torch.float32)
         if batch.scores is not None:
@@ -112,7 +111,7 @@ class BatchSelection:
             return self._select_finite(scores, scores.isfinite(), count, source, stats)
         ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
         selection = self.selector.select(ranked, self._generator, count)
-        self._reads.add(partial(count_nonfinite, source.place, stats), scores)
+        self._reads.add(partial(count_nonfinite, source.position, source.epoch, stats), scores)
         return selection
 
     def is_by_chance(self, schedule: Schedule) -> bool:
@@ -154,7 +153,7 @@ class BatchSelection:
         return Selection(positions, torch.cat((weights, weights.new_ones(len(others))))[order])
 
 
-def count_nonfinite(place: str, stats: Stats, scores: Tensor) -> None:
+def count_nonfinite(batch: int, epoch: int, stats: Stats, scores: Tensor) -> None:
     """Counts the scores of a batch that are not finite.
 
     Raises:
@@ -164,7 +163,7 @@ def count_nonfinite(place: str, stats: Stats, scores: Tensor) -> None:
     if not finite.all():
         stats.nonfinite += int((~finite).sum())
         advice = ', or give on_nonfinite="keep" or "drop"'
-        check_finite(scores, lambda row: f"{row} in {place}", advice)
+        check_finite(scores, lambda row: f"{row} in batch {batch} of epoch {epoch}", advice)
 
 
 def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:

@@ -25,8 +25,8 @@ from siftback.probing.costs import SB, SINGLE_PASS, Seconds
 from siftback.probing.sample import Sample
 from siftback.rules.memory import Memory
 from siftback.schedule import Epochs, Schedule
-from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import Fresh
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.selection import Selector
 from siftback.selectors.uniform import Uniform

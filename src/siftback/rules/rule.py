@@ -14,8 +14,8 @@ from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.base_weights import normalize_weights
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Epochs, Moment, Schedule, Share
-from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import check_scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selector

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from siftback.arguments import check_share
 from siftback.losses.per_example import Losses
-from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import check_scorer
 from siftback.scorers.snapshot import Snapshot, copy_check, tensors_of
 from siftback.state import Check, Stateful
 from siftback.tensor_arguments import unwrap_model

@@ -12,8 +12,8 @@ from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses, LossFn, resolve_losses
-from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import check_scorer
 from siftback.state import Check, Stateful, shaped_like
 from siftback.tensor_arguments import check_module, is_dense
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import check_choice
-from siftback.scorers.fresh import Fresh
-from siftback.scorers.selection_pass import Mode
+from siftback.scorers.selection_pass import Fresh, Mode
 from siftback.scorers.snapshot import CopyScorer, Snapshot, by_pixels
 
 Precision = Literal["bf16", "fp16"]

@@ -12,9 +12,8 @@ from siftback.arguments import check_flag, check_integer
 from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses
-from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import common_device, set_modes
+from siftback.scorers.selection_pass import Fresh, common_device, set_modes
 from siftback.state import Check, Stateful, integer, optional, raise_damaged, shaped_like
 from siftback.tensor_arguments import unwrap_model
 

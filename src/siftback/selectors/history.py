@@ -151,7 +151,7 @@ class LossHistory(Stateful):
         self._losses = joined[-self.size :].clone()
         if not _LONG < len(joined) - left <= self.size:
             self._window = None
-            return rank_shares(losses, joined[left:])
+            return count_shares(losses, len(joined) - left, [joined[left:].sort().values])
         window = self._window
         if window is None or window.sorted.device != losses.device or window.is_worn:
             window = self._window = LongWindow(joined[left:])

@@ -40,6 +40,25 @@ def test_a_pass_every_epoch_is_plain_selection_bit_for_bit(rule):
     assert_same(trained(memory=rule(0.4, every=1, warmup=Epochs(0))), trained(keep=0.4))
 
 
+class Following(Fresh):
+    """Counts the steps that it follows."""
+
+    steps = 0
+
+    def after_step(self, losses, model, batch):
+        self.steps += 1
+
+
+def test_a_scorer_follows_each_step_between_passes_too():
+    model, scorer = network(), Following()
+    memory = Stale(0.4, every=2, scorer=scorer, warmup=Epochs(0))
+    loader = SelectiveLoader(
+        plain(dataset(150)), model, F.cross_entropy, memory=memory, epochs=4, shorter_epochs=True
+    )
+    trained = train(loader, model, 4)
+    assert scorer.steps == sum(map(len, trained))
+
+
 @pytest.mark.parametrize("every", [2, 3, 5])
 def test_an_epoch_between_passes_reads_and_forwards_the_chosen_alone(every):
     data, model = Read(dataset(300)), Counting()

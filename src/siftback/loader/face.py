@@ -270,12 +270,13 @@ class SelectiveLoader:
         """
         pipeline, record, stats = self._pipeline, self._record, self.stats
         epoch, selection = pipeline.begin_epoch(self._common_settings()), pipeline.selection
+        follows = selection and selection.follows_steps
         try:
             for batch in pipeline.training_batches(epoch):
                 stats.released += batch.size
                 epoch.batches += 1
                 record.give(batch, epoch.number)
-                if selection and selection.follows_steps:
+                if selection and follows:
                     pipeline.follow_step(selection, batch)
                 attach = pipeline.attach
                 yield batch.with_columns(batch.loss_weights()) if attach else batch.data
@@ -284,6 +285,8 @@ class SelectiveLoader:
                         "the loader was iterated again since this iterator gave a batch: take the "
                         "batches of one iter(loader) at a time"
                     )
+                if follows:
+                    pipeline.finish_step()
             pipeline.end_epoch(epoch)
         finally:
             epoch.is_open = False

@@ -210,7 +210,6 @@ class Pipeline(ABC):
         for batch in self.pooled_batches(epoch):
             self.move_on(self.pool.ready(self.to_come))
             yield batch
-            self.finish_step()
 
     def pooled_batches(self, epoch: Epoch) -> Iterator[Batch]:
         """Yields full batches of the examples that are kept of each batch that the loader reads."""

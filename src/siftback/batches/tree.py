@@ -15,7 +15,7 @@ import copy
 import dataclasses
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -271,11 +271,8 @@ def concatenate(
     values = {
         step: value for key, value in (pad or {}).items() for step in (f"[{key!r}]", f".{key}")
     }
-
-    def join(path: str, *columns: Any) -> Any:
-        return _join(path, values.get(path), columns)
-
-    return _map(join, lists_of(batches[0]) if lists is None else lists, *batches)
+    lists = lists_of(batches[0]) if lists is None else lists
+    return _map(partial(_join, values), lists, *batches)
 
 
 def shapes(batch: Any, lists: Lists) -> list[Any]:
@@ -578,8 +575,9 @@ def describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _join(path: str, value: float | None, columns: tuple[Any, ...]) -> Any:
-    first = columns[0]
+def _join(values: Mapping[str, float], path: str, *columns: Any) -> Any:
+    """Returns columns joined, of which those with a value at their path are filled with it."""
+    first, value = columns[0], values.get(path)
     family = next(kind for kind in (*ARRAYS, type(first)) if isinstance(first, kind))
     if not all(isinstance(leaf, family) for leaf in columns):
         kinds = ", ".join(describe(leaf) for leaf in columns)

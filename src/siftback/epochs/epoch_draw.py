@@ -470,7 +470,7 @@ class EpochDraw:
         before, read = self._before, self._read
         passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
         if len(passes) < 2:
-            return _weights_in(self.current, rows)
+            return self._weights_in(self.current, rows)
         if len(rows) != read - before:
             raise BatchError(
                 f"{read - before} examples were asked for and {len(rows)} came in a batch in which "
@@ -479,7 +479,17 @@ class EpochDraw:
             )
         bounds = [(max(p.start, before) - before, min(p.end, read) - before) for p in passes]
         pairs = zip(passes, bounds, strict=True)
-        return torch.cat([_weights_in(drawn, rows[first:last]) for drawn, (first, last) in pairs])
+        parts = [self._weights_in(drawn, rows[first:last]) for drawn, (first, last) in pairs]
+        return torch.cat(parts)
+
+    def _weights_in(self, drawn: Pass, rows: Tensor) -> Tensor:
+        """Returns float32[n], the weights of rows in a pass; 1 for what came after its draw."""
+        if len(drawn.weights) == self.rule.rows:
+            return drawn.weights[rows].float()
+        known = rows < len(drawn.weights)
+        weights = torch.ones(len(rows), dtype=torch.float32)
+        weights[known] = drawn.weights[rows[known]].float()
+        return weights
 
     def advance(self, count: int) -> int:
         """Goes past the examples of a batch that came, and returns how many they stand for.
@@ -671,13 +681,3 @@ class EpochDraw:
             return self._shards.state_of(packed["bits"])
         copies = {name: v.clone() for name, v in packed.items() if isinstance(v, Tensor)}
         return {**packed, **copies} or None
-
-
-def _weights_in(drawn: Pass, rows: Tensor) -> Tensor:
-    """Returns float32[n], the loss weights of rows in a pass; 1 for what came after its draw."""
-    if not len(rows) or int(rows.max()) < len(drawn.weights):
-        return drawn.weights[rows].float()
-    known = rows < len(drawn.weights)
-    weights = torch.ones(len(rows), dtype=torch.float32)
-    weights[known] = drawn.weights[rows[known]].float()
-    return weights

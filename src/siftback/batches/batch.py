@@ -142,7 +142,7 @@ def join_batches(batches: Sequence[Batch], pad: Pad | None = None) -> Batch:
     joined = pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists)
     indices = [batch.indices for batch in batches if batch.indices is not None]
     if len({part.device for part in indices}) > 1:
-        indices = [part.to(tree.device(joined), non_blocking=True) for part in indices]
+        indices = [part.to(first.device, non_blocking=True) for part in indices]
     weights = [batch.weights for batch in batches if batch.weights is not None]
     return Batch(
         joined,

@@ -10,7 +10,12 @@ from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import OUTCOMES
 from siftback.lab.records.tables import markdown
-from siftback.lab.report.results_page import comparisons_of, main_verdicts, without_tables
+from siftback.lab.report.results_page import (
+    comparisons_of,
+    main_verdicts,
+    without_tables,
+    written,
+)
 from siftback.lab.report.verdict import Verdict, difference_of, verdicts
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -43,7 +48,8 @@ def tables(names: Sequence[str]) -> str:
 
 def budgets() -> str:
     """Returns the worth of the default, in budgets."""
-    return markdown(_ratios([DEFAULT]))
+    rows = _ratios([DEFAULT])
+    return markdown([{name: row[name] for name in row if name != "method"} for row in rows])
 
 
 def in_brief(names: Sequence[str]) -> str:
@@ -95,7 +101,7 @@ def _ratios(names: Sequence[str]) -> list[dict[str, str]]:
     """A row for each configuration, data set and budget."""
     return [
         {
-            "strategy and share": f"`{one.label}`",
+            "method": written(one.label),
             "trained": one.experiment.title,
             "epochs": f"{one.budget:g}",
             "budget ratio": one.words,
@@ -112,7 +118,7 @@ def _wrong_labels(names: Sequence[str]) -> list[dict[str, str]]:
         {
             "data and model": end.task,
             "wrong labels": f"{end.wrong:.0%}",
-            "method": end.label,
+            "method": written(end.label),
             "seeds": str(end.seeds),
             "difference": f"{end.difference:+.2f}",
             "95 % interval": end.interval,

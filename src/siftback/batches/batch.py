@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from siftback.batches import tree
 from siftback.batches.tree import Lists
@@ -58,6 +58,19 @@ class Batch:
         """Returns some rows, int64[k] in ascending order, with their weights from now on."""
         batch = self.take(rows) if len(rows) < self.size else self
         return replace(batch, weights=weights.to(self.device))
+
+    def to_device_of(self, model: nn.Module) -> "Batch":
+        """Returns the batch on the device of a model's first parameter, if it has one."""
+        weight = next(model.parameters(), None)
+        if weight is None:
+            return self
+        if any(
+            leaf.device != weight.device if isinstance(leaf, Tensor) else hasattr(leaf, "to")
+            for leaf in tree.leaves(self.data)
+        ):
+            data = tree.to_device(self.data, weight.device)
+            return replace(self, data=data, device=tree.device(data))
+        return self
 
     def loss_weights(self) -> Tensor:
         """Returns float32[N], the loss weights of its examples, on the device of its data."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from siftback.errors import BatchError
@@ -299,19 +299,6 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return leaf.to(device) if hasattr(leaf, "to") else leaf
 
     return _map(moved, _LEAVES, batch)
-
-
-def to_device_of(batch: Any, model: nn.Module) -> Any:
-    """Moves a batch to the device of a model's first parameter, if it has one."""
-    weight = next(model.parameters(), None)
-    if weight is None:
-        return batch
-    if any(
-        leaf.device != weight.device if isinstance(leaf, Tensor) else hasattr(leaf, "to")
-        for _, leaf in columns(batch, _LEAVES)
-    ):
-        return to_device(batch, weight.device)
-    return batch
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:

@@ -15,7 +15,7 @@ from siftback.batches.order import is_plain, is_trackable, sampler_of
 from siftback.batches.source import Source
 from siftback.epochs.loader_order import FilteredSampler
 from siftback.loader.before_reading import DrawingPipeline
-from siftback.loader.pipeline import Pipeline
+from siftback.loader.pipeline import Epoch, Pipeline
 from siftback.loader.wrapped import read_of
 from siftback.state import MOST_EPOCHS, check_entries, flag, integer, state_of, tuple_of
 
@@ -75,7 +75,12 @@ class ChainedSource:
     @property
     def is_exhausted(self) -> bool:
         """Whether all batches of this epoch were given, though nobody asked for more."""
-        return self.steps == self.released if self.chains else self.source.is_exhausted
+        return self.is_complete if self.chains else self.source.is_exhausted
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether training has all batches of such an epoch, though the pass may have more."""
+        return self.chains and self.steps == self.released
 
     @property
     def epochs_done(self) -> float:
@@ -190,10 +195,17 @@ class ChainingPipeline(DrawingPipeline):
         """See `Pipeline.is_between_epochs`."""
         return super().is_between_epochs and not self.source.is_within_pass
 
-    @property
-    def is_complete(self) -> bool:
-        """See `Pipeline.is_complete`."""
-        return bool(self.source.chains and self.source.is_exhausted)
+    def pooled_batches(self, epoch: Epoch) -> Iterator[Batch]:
+        """See `Pipeline.pooled_batches`; the source may have more than those of the epoch."""
+        source = self.source
+        if not source.is_complete:  # as after a state that was saved with the last batch
+            for batch in super().pooled_batches(epoch):
+                yield batch
+                if source.is_complete:
+                    break
+            else:  # its last batch has ended it
+                return
+        self.end_source(epoch)
 
     def move_on(self, ready: int) -> None:
         """See `Pipeline.move_on`."""

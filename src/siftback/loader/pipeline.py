@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
 from siftback.batches.order import count_batches, sampler_of
@@ -180,11 +179,6 @@ class Pipeline(ABC):
         return torch.arange(0)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether training has all batches of the epoch, though the source may have more."""
-        return False
-
-    @property
     def next_epoch(self) -> int:
         """The current epoch; between epochs, and once a loop has left one early, the next one."""
         epoch = self.epoch
@@ -215,15 +209,8 @@ class Pipeline(ABC):
         """Yields full batches of the examples that are kept of each batch that the loader reads."""
         source, pool, stats = self.source, self.pool, self.stats
         batches, is_single = source.batches(), False
-        if self.is_complete:  # when a state was saved, after its last batch
-            self.end_source(epoch)
-            return
-        pooled = pool.release_full(self.to_come) if len(pool) else iter(())
-        for full in pooled:  # before this epoch, or when a state was saved
-            yield full
-            if self.is_complete:
-                self.end_source(epoch)
-                return
+        if len(pool):  # before this epoch, or when a state was saved
+            yield from pool.release_full(self.to_come)
         for read in batches:
             started = time.perf_counter()
             batch = self.admit(read)
@@ -256,9 +243,6 @@ class Pipeline(ABC):
             for full in pool.release_full(self.to_come):
                 self.trial.is_over |= is_copy  # rows of several batches were joined in earnest
                 yield full
-                if self.is_complete:
-                    self.end_source(epoch)
-                    return
         is_single = is_single or self.known_steps == 1
         self.end_source(epoch)
         yield from pool.release_last(single=is_single)
@@ -279,10 +263,7 @@ class Pipeline(ABC):
             raise BatchError(
                 f"{source.place} is empty: leave empty batches out of the wrapped loader"
             )
-        if self.model is None:
-            return batch
-        data = tree.to_device_of(batch.data, self.model)
-        return batch if data is batch.data else replace(batch, data=data, device=tree.device(data))
+        return batch if self.model is None else batch.to_device_of(self.model)
 
     def select_by_scores(
         self, selection: BatchSelection, batch: Batch, *, is_pass: bool = True

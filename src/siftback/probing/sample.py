@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -108,8 +107,8 @@ class Sample:
         item = next(self._batches, None)
         if item is None:
             return False
-        item = replace(item, data=tree.to_device_of(item.data, self._model))
-        took = now(tree.device(item.data)) - started
+        item = item.to_device_of(self._model)
+        took = now(item.device) - started
         size = tree.size(item.data)
         self.size = self.size or size
         if size == self.size:  # not a short last one

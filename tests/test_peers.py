@@ -36,7 +36,10 @@ def digits(peers, tmp_path_factory):
     [
         "plain",
         "plain-faster",
-        *(f"siftback-{name}" for name in ("memory", "infobatch", "rs2", "kakurenbo", "sb")),
+        *(
+            f"siftback-{name}"
+            for name in ("memory", "memory-default", "infobatch", "rs2", "kakurenbo", "rcap", "sb")
+        ),
     ],
 )
 def test_a_method_spends_its_budget_and_learns(peers, digits, method):

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from siftback.lab.records.frame import interval, judge
 from siftback.lab.report.front import put_between
 
 HERE = Path(__file__).parent
@@ -36,10 +37,12 @@ ROWS = {
     "composer": ("composer", "Composer: `SelectiveBackprop` at its defaults"),
     "composer-always": ("composer", "Composer: `SelectiveBackprop` after the first epoch"),
     "infobatch": ("infobatch", "InfoBatch: the authors' code"),
-    "siftback-infobatch": ("this", "Siftback: `InfoBatch`"),
+    "siftback-infobatch": ("this", "Siftback: `InfoBatch()`"),
+    "siftback-memory-default": ("this", "Siftback: `Memory()`"),
     "siftback-memory": ("this", "Siftback: `Memory(keep=0.55)`"),
-    "siftback-rs2": ("this", "Siftback: `RS2`"),
-    "siftback-kakurenbo": ("this", "Siftback: `Kakurenbo`"),
+    "siftback-rcap": ("this", "Siftback: `RCAP(labels)`"),
+    "siftback-rs2": ("this", "Siftback: `RS2()`"),
+    "siftback-kakurenbo": ("this", "Siftback: `Kakurenbo()`"),
     "siftback-sb": ("this", "Siftback: Selective-Backprop"),
     "siftback-el2n": ("this", "Siftback: data-diet pruning, its scores charged"),
 }
@@ -86,6 +89,17 @@ def recorded(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def beside(runs: list[dict[str, Any]], plain: list[dict[str, Any]]) -> str:
+    """The differences from plain training's errors, seed by seed, as cells: interval and verdict.
+
+    The verdict is that of the laboratory, `judge`, whatever is compared.
+    """
+    base = {one["seed"]: one["test_error"] for one in plain}
+    differences = [one["test_error"] - base[one["seed"]] for one in runs if one["seed"] in base]
+    mean, low, high = interval(differences)
+    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f}) | {judge(differences)}"
+
+
 def table() -> Iterator[str]:
     """The lines of the table, from the records alone."""
     for path in sorted(RECORDS.glob("*.jsonl")):
@@ -100,19 +114,25 @@ def table() -> Iterator[str]:
         )
         yield f"{len(by_method['plain'])} seeds, threads: {first['threads']}."
         yield ""
-        yield "| method | test error, % | spent, epochs | seconds over plain's | code |"
-        yield "|:---|---:|---:|---:|:---|"
+        yield (
+            "| method | test error, % | less plain's, 95 % interval | verdict | spent, epochs | "
+            "seconds over plain's | code |"
+        )
+        yield "|:---|---:|---:|:---|---:|---:|:---|"
         for method in ROWS:
             runs = by_method.get(method)
             if not runs:
                 continue
             errors = [one["test_error"] for one in runs]
             spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
+            cells = "–, the baseline | –"  # noqa: RUF001
+            if method != "plain":
+                cells = beside(runs, by_method["plain"])
             spent = statistics.mean(one["spent"] for one in runs)
             ratio = statistics.median(one["seconds"] for one in runs) / base
             yield (
                 f"| {ROWS[method][1]} | {statistics.mean(errors):.2f} ± {spread:.2f} | "
-                f"{spent:.2f} | {ratio:.2f} | {runs[0]['code']} |"
+                f"{cells} | {spent:.2f} | {ratio:.2f} | {runs[0]['code']} |"
             )
         yield ""
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset
 from work import BATCH, Work, read
 
-# What an epoch costs on average, warm-up and all, to choose how many.
-INFOBATCH_SHARE, MEMORY_SHARE = 0.7, 0.62
+# What an epoch of the authors' InfoBatch costs on average, to choose how many.
+INFOBATCH_SHARE = 0.7
 
 
 def plain(work: Work) -> str:
@@ -76,21 +76,35 @@ def siftback_memory(work: Work) -> str:
     """Siftback's Memory of a fixed share."""
     from siftback import Memory
 
-    return by_rule(work, Memory(keep=0.55), work.budget / MEMORY_SHARE)
+    return by_rule(work, Memory(keep=0.55))
+
+
+def siftback_memory_default(work: Work) -> str:
+    """Siftback's Memory of as many examples as the losses say."""
+    from siftback import Memory
+
+    return by_rule(work, Memory())
+
+
+def siftback_rcap(work: Work) -> str:
+    """RCAP of one half, by Siftback."""
+    from siftback import RCAP
+
+    return by_rule(work, RCAP(work.train.labels, keep=0.5))
 
 
 def siftback_infobatch(work: Work) -> str:
     """InfoBatch, by Siftback."""
     from siftback import InfoBatch
 
-    return by_rule(work, InfoBatch(), work.budget / INFOBATCH_SHARE)
+    return by_rule(work, InfoBatch())
 
 
 def siftback_rs2(work: Work) -> str:
     """Repeated random subsets of one half, by Siftback."""
     from siftback import RS2
 
-    return by_rule(work, RS2(keep=0.5), 2 * work.budget)
+    return by_rule(work, RS2(keep=0.5))
 
 
 def siftback_kakurenbo(work: Work) -> str:
@@ -144,12 +158,12 @@ def siftback_el2n(work: Work) -> str:
     return f"Siftback {siftback.__version__}"
 
 
-def by_rule(work: Work, rule: Any, epochs: float) -> str:
-    """A rule of Siftback's, which is given so many epochs, rounded up."""
+def by_rule(work: Work, rule: Any) -> str:
+    """A rule of Siftback's, whose epochs cost what those of plain training do."""
     import siftback
 
     loader = siftback.SelectiveLoader(
-        work.loader(), memory=rule, epochs=math.ceil(epochs), seed=work.seed
+        work.loader(), memory=rule, epochs=math.ceil(work.budget), seed=work.seed
     )
     work.fit(lambda: loader, lambda x, y: _train(work, x, y, loader.loss))
     return f"Siftback {siftback.__version__}"
@@ -173,7 +187,9 @@ METHODS: dict[str, Callable[[Work], str]] = {
     "composer-always": composer_always,
     "infobatch": infobatch,
     "siftback-memory": siftback_memory,
+    "siftback-memory-default": siftback_memory_default,
     "siftback-infobatch": siftback_infobatch,
+    "siftback-rcap": siftback_rcap,
     "siftback-rs2": siftback_rs2,
     "siftback-kakurenbo": siftback_kakurenbo,
     "siftback-sb": siftback_sb,

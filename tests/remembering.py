@@ -6,12 +6,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from siftback import Indexed, SelectiveLoader, SelectiveSampler
 from siftback.batches.pool import Pool
+from siftback.contrib.ewma import Ewma
 from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.contrib.ies import IES
+from siftback.contrib.seta import SeTa
 from siftback.rules.alignprune import AlignPrune
 from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.evos import EVOS
-from siftback.rules.ewma import Ewma
-from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
@@ -20,7 +21,6 @@ from siftback.rules.orderdp import OrderDP
 from siftback.rules.rcap import RCAP
 from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
-from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
 from siftback.schedule import Epochs, Share

@@ -10,7 +10,6 @@ from torch import nn
 import pictures
 from siftback import (
     EVOS,
-    IES,
     RCAP,
     RS2,
     UCB,
@@ -30,7 +29,6 @@ from siftback import (
     Percentile,
     Reduced,
     RePB,
-    SeTa,
     SoftTopK,
     Stale,
     Threshold,
@@ -38,8 +36,8 @@ from siftback import (
     Unbiased,
     Uniform,
 )
-from siftback.contrib import Downsampled, GaussianProcess, Int8, Proxy
-from siftback.rules.ewma import Ewma
+from siftback.contrib import IES, Downsampled, GaussianProcess, Int8, Proxy, SeTa
+from siftback.contrib.ewma import Ewma
 from siftback.selectors.uniform import All
 from toys import seeded
 

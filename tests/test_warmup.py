@@ -10,7 +10,6 @@ from torch.nn import functional as F
 import siftback
 from siftback import (
     Epochs,
-    Ewma,
     InBatch,
     InBatchRank,
     Percentile,
@@ -21,6 +20,7 @@ from siftback import (
     TopK,
     Uniform,
 )
+from siftback.contrib import Ewma
 from siftback.errors import ConfigError
 from toys import given_losses, network, numbered, shuffled
 

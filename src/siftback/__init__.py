@@ -31,10 +31,8 @@ if typing.TYPE_CHECKING:
     from siftback.rules.alignprune import AlignPrune as AlignPrune
     from siftback.rules.evolved import EvolvedSampling as EvolvedSampling
     from siftback.rules.evos import EVOS as EVOS
-    from siftback.rules.ewma import Ewma as Ewma
     from siftback.rules.forecast import Forecast as Forecast
     from siftback.rules.forecast import forecast as forecast
-    from siftback.rules.ies import IES as IES
     from siftback.rules.infobatch import InfoBatch as InfoBatch
     from siftback.rules.kakurenbo import Kakurenbo as Kakurenbo
     from siftback.rules.memory import Memory as Memory
@@ -45,7 +43,6 @@ if typing.TYPE_CHECKING:
     from siftback.rules.rs2 import RS2 as RS2
     from siftback.rules.rule import EpochRule as EpochRule
     from siftback.rules.rule import RefreshedRule as RefreshedRule
-    from siftback.rules.seta import SeTa as SeTa
     from siftback.rules.stale import Stale as Stale
     from siftback.rules.ucb import UCB as UCB
     from siftback.schedule import Annealing as Annealing

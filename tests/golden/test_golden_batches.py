@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from remembering import RULES
-from siftback import Epochs, Ewma, Fresh, Indexed, Pool, Schedule, SelectiveLoader, Stale
+from siftback import Epochs, Fresh, Indexed, Pool, Schedule, SelectiveLoader, Stale
+from siftback.contrib import Ewma
 from stateful_objects import KINDS
 from stateful_parts import SELECTORS
 from toys import CLASSES, network

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import (
     EVOS,
-    IES,
     RCAP,
     RS2,
     UCB,
@@ -29,9 +28,9 @@ from siftback import (
     RePB,
     SelectiveLoader,
     SelectiveSampler,
-    SeTa,
     Stale,
 )
+from siftback.contrib import IES, SeTa
 from siftback.errors import ConfigError, StateError
 from siftback.selectors.uniform import All
 from toys import AT_ONCE, at_once

@@ -14,7 +14,6 @@ from siftback import (
     RS2,
     Annealing,
     Epochs,
-    Ewma,
     Memory,
     Percentile,
     Pool,
@@ -24,6 +23,7 @@ from siftback import (
     Stale,
     Uniform,
 )
+from siftback.contrib import Ewma
 from siftback.errors import ConfigError
 from siftback.selectors.in_batch import takes_count
 from toys import AT_ONCE, at_once, given_losses

@@ -14,9 +14,9 @@ from remembering import (
     spread,
 )
 from siftback import Epochs
+from siftback.contrib.ewma import Ewma
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import ConfigError
-from siftback.rules.ewma import Ewma
 from siftback.rules.memory import Memory
 from siftback.rules.stale import Stale
 from siftback.tables.score_table import ScoreTable

@@ -22,9 +22,9 @@ from remembering import (
 from resuming import check_resumes
 from siftback import Epochs, Indexed, Percentile, SelectiveSampler
 from siftback.batches.pool import Pool
+from siftback.contrib.ewma import Ewma
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import ConfigError, StateError
-from siftback.rules.ewma import Ewma
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.memory import Memory
 from siftback.rules.rs2 import RS2

@@ -19,13 +19,14 @@ from reference import order_probabilities, shared_probability
 from remembering import REFRESHED, RULES
 from resuming import Counter, Random, check_resumes
 from siftback import Epochs
+from siftback.contrib.ewma import Ewma
 from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.contrib.ies import IES
+from siftback.contrib.seta import SeTa
 from siftback.errors import StateError
 from siftback.rules.alignprune import AlignPrune
 from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.evos import EVOS
-from siftback.rules.ewma import Ewma
-from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
@@ -34,7 +35,6 @@ from siftback.rules.rcap import RCAP
 from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule
-from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
 from toys import seeded

@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from remembering import Counting, Numbered, Read, epoch_of, plain, ruled, selective, spread
 from siftback import Fresh, Schedule, SelectiveLoader, SelectiveSampler
+from siftback.contrib.ewma import Ewma
 from siftback.errors import ConfigError
-from siftback.rules.ewma import Ewma
 from siftback.rules.memory import Memory
 from siftback.rules.stale import Stale
 from siftback.schedule import Epochs

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import (
     Ema,
-    Ewma,
     Fresh,
     GradientBound,
     Indexed,
@@ -28,6 +27,7 @@ from siftback import (
     Unbiased,
     Uniform,
 )
+from siftback.contrib import Ewma
 from siftback.errors import BatchError, ConfigError, LossError
 from toys import assert_same, network, optimizer_of, shuffled
 

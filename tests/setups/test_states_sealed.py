@@ -14,7 +14,6 @@ import siftback
 from damaging import changed, comparable
 from siftback import (
     EVOS,
-    IES,
     RCAP,
     RS2,
     UCB,
@@ -42,7 +41,6 @@ from siftback import (
     ScoreTable,
     SelectiveLoader,
     SelectiveSampler,
-    SeTa,
     Share,
     SoftTopK,
     Stale,
@@ -51,11 +49,11 @@ from siftback import (
     Unbiased,
     Uniform,
 )
-from siftback.contrib import Downsampled, GaussianProcess, Int8, Pipelined, Proxy
+from siftback.contrib import IES, Downsampled, GaussianProcess, Int8, Pipelined, Proxy, SeTa
+from siftback.contrib.ewma import Ewma
 from siftback.errors import StateError
 from siftback.language import TokenMemory
 from siftback.pruning import AUM, Forgetting
-from siftback.rules.ewma import Ewma
 from siftback.state import check_digest, seal
 from siftback.tables.shards import Shards
 from stateful_objects import KINDS, Single

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import siftback
 from siftback import EpochRule, Epochs, Selector, Share
-from siftback.contrib import Downsampled, GaussianProcess, Int8
+from siftback.contrib import IES, Downsampled, Ewma, GaussianProcess, Int8, SeTa
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_token_loss
@@ -158,7 +158,7 @@ _ROWS = (
              library="Memory(tail=Epochs(0), balance=labels)"),
     Strategy("sb-ewma",
              "as stale-sb, but by an average of past losses, those of training among them",
-             _STALE, BeforeReading, _refreshed(siftback.Ewma)),
+             _STALE, BeforeReading, _refreshed(Ewma)),
     Strategy("sb-gp", "as sb-ewma, but by the prediction of a Gaussian process over epochs",
              _STALE, BeforeReading, _refreshed(GaussianProcess)),
     Strategy("sb-bf16", "as sb, its passes in bfloat16", _CHEAP, AfterReading, _percentile,
@@ -199,13 +199,13 @@ _ROWS = (
              library="UCB(keep={keep:g})"),
     Strategy("seta",
              "SeTa: a random subset, of it a window of losses that slides from easy to hard",
-             _KEPT, BeforeReading, lambda keep, _: siftback.SeTa(window=keep, delta=1.0),
+             _KEPT, BeforeReading, lambda keep, _: SeTa(window=keep, delta=1.0),
              warmup=_AT_ONCE, tail=0.125,
-             library="SeTa(window={keep:g})"),
+             library="contrib.SeTa(window={keep:g})"),
     Strategy("ies", "IES: leaves out an example once its loss has settled", _FORWARDED,
-             BeforeReading, lambda keep, _: siftback.IES(keep=min(keep, 0.999)),
+             BeforeReading, lambda keep, _: IES(keep=min(keep, 0.999)),
              forwards_left_out=True, warmup=_AT_ONCE,
-             library="IES(keep={keep:g})"),
+             library="contrib.IES(keep={keep:g})"),
     Strategy("evolved",
              "Evolved Sampling: drawn in proportion to the loss and a slow average of those before",
              _KEPT, BeforeReading, lambda keep, _: siftback.EvolvedSampling(keep),

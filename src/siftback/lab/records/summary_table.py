@@ -40,7 +40,6 @@ _TERMINAL = {
     "PSNR, dB": "PSNR, dB",
     "worst class, error %": "worst class",
     "kept": "kept",
-    "examples backpropagated": "backpropagated",
     "seconds of training": "seconds",
     "cost in forwards": "cost",
 }

@@ -1,4 +1,4 @@
-"""The benchmarks of a GPU and of reading, at a tiny size on the processor."""
+"""The benchmarks of a GPU, of reading and of the demo, at a tiny size on the processor."""
 
 import importlib.util
 import json
@@ -123,3 +123,17 @@ def test_what_is_left_out_is_not_decoded_except_of_shards(reading, tmp_path):
             assert decoded == (1 if reader == "WebDataset" else trained)
             if "keep=0.5" in setting:
                 assert trained == 0.5
+
+
+def test_the_demo_is_trained_with_other_seeds_by_its_own_command():
+    program = f"""
+import sys
+sys.path.insert(0, {str(FOLDER)!r})
+import demo
+plan = demo.demo_plan([7, 8])
+print(*plan.strategies, *plan.seeds, plan.settings.data, plan.settings.budget)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("traditional sb-memory-default 7 8 fonts:")

@@ -9,6 +9,7 @@ from siftback.errors import ConfigError
 from siftback.lab.figures.pays import experiments, method_ratios
 from siftback.lab.report.headline import (
     BUDGET,
+    describe_demo,
     describe_saving,
     describe_step,
     draw_saving,
@@ -32,7 +33,7 @@ def test_the_paragraphs_in_the_readme_are_what_the_records_give(recorded, tmp_pa
     page.write_text(readme, encoding="utf-8")
     write_paragraphs(recorded, RESULTS, page)
     assert page.read_text(encoding="utf-8") == readme
-    for name in ("headline", "step cost"):
+    for name in ("headline", "demo", "step cost"):
         paragraph = readme.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
         assert "`Memory()`" in paragraph
 
@@ -59,6 +60,23 @@ def test_the_headline_is_the_budget_of_plain_training_over_the_method_s(recorded
         find_saving([])
 
 
+def test_the_demo_is_described_by_the_means_over_its_groups(tmp_path):
+    path = tmp_path / "demo.json"
+    rows = [
+        ("traditional, %", 4.0), ("sb-memory-default, %", 2.0), ("interval, to", -1.0),
+        ("traditional, %", 6.0), ("sb-memory-default, %", 3.0), ("interval, to", 0.5),
+        ("intervals below 0", 1), ("processor seconds over plain training's", 1.25),
+    ]  # fmt: skip
+    rows = [{"what": what, "measured": measured} for what, measured in rows]
+    path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    text = describe_demo(path)
+    assert "ends at 5.0 % test error, `Memory()` at 2.5 % after as many steps, in 1.25 " in text
+    assert "0 in 1 of 2 repetitions" in text
+    path.write_text(json.dumps({"rows": rows[:-1]}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"python benchmarks/demo\.py"):
+        describe_demo(path)
+
+
 def test_what_a_step_costs_is_measured_alone_beside_workers_and_in_frameworks(tmp_path):
     path = tmp_path / "step.json"
     added = "Memory(), with its draws"
@@ -74,14 +92,22 @@ def test_what_a_step_costs_is_measured_alone_beside_workers_and_in_frameworks(tm
     names = ("setting", "what", "measured")
     rows = [dict(zip(names, row, strict=True)) for row in rows]
     path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
-    text = describe_step(path)
-    assert (
-        "takes 0.11 ms more with `Memory()`, 0.22 ms more with two workers, and 0.33 to 0.44"
-        in text
-    )
+    gpu = tmp_path / "gpu.json"
+    ratios = [
+        ("a: plain", "over plain's", 1.0),
+        ("a: Memory()", "over plain's", 1.5),
+        ("a: Memory()", "waits a step", 0.0),
+        ("b: Memory()", "over plain's", 1.25),
+    ]
+    ratios = [dict(zip(names, row, strict=True)) for row in ratios]
+    record = {"environment": {"device": "ABACUS"}, "rows": ratios}
+    gpu.write_text(json.dumps(record), encoding="utf-8")
+    text = describe_step(path, gpu)
+    assert "adds 0.11 ms to a step, 0.22 ms with two workers, and 0.33 to 0.44 ms" in text
+    assert "On an ABACUS a step takes 1.25 to 1.50 times as long as a plain one, in 2 " in text
     path.write_text(json.dumps({"rows": rows[1:]}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"python benchmarks/step\.py"):
-        describe_step(path)
+        describe_step(path, gpu)
 
 
 def test_a_page_without_marks_stays_and_a_picture_is_a_picture(recorded, tmp_path):

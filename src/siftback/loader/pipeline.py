@@ -281,8 +281,7 @@ class Pipeline(ABC):
         schedule, source, done = self.schedule, self.source, self.source.epochs_done
         is_tried, self.tried_scores = self.tried_scores, True
         begin, end = self.span
-        interrupted = schedule.interrupt and (source.position + 1) % schedule.interrupt == 0
-        if not (is_pass and begin <= done < end) or interrupted:
+        if not (is_pass and begin <= done < end) or schedule.interrupts(source.position):
             if not is_tried:
                 try_scores(selection, batch, source.place)
             return batch

@@ -108,8 +108,8 @@ def rows_of(page):
 
 
 def test_what_a_method_saves_is_quoted_from_the_page_of_results():
-    """A row that fails is to be copied from docs/results.md, which `make results` has written."""
-    recorded = list(rows_of("results.md"))
+    """Or of measurements: a row that fails is to be copied from what `make results` has written."""
+    recorded = [*rows_of("results.md"), *rows_of("measurements.md")]
     quoted = [row for row in rows_of("which_method.md") if "data and model" in row]
     assert len(quoted) > 10
     for row in quoted:

@@ -1,4 +1,4 @@
-"""The page of measurements: benchmarks, learning rates and settings.
+"""The page of measurements: rare classes, benchmarks, learning rates and settings.
 
 What is not the first question of a reader of the results, but what they rest on.
 """
@@ -20,7 +20,7 @@ from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
-from siftback.lab.report.results_page import BENCHMARKS, TUNING, link_to, read_within, written
+from siftback.lab.report.results_page import BENCHMARKS, RARE, TUNING, link_to, read_within, written
 
 # Of the settings that all tuning shares, those that the page has.
 _SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
@@ -32,8 +32,9 @@ def write_measurements(results: Path, page: Path) -> None:
     """Writes the page.
 
     Args:
-        results: Holds ``benchmarks/*.json``, and under ``tuning/`` comparisons that settings were
-            chosen by, those of learning rates in a folder of their own.
+        results: Holds comparisons of rare classes in ``rare/``; ``benchmarks/*.json``; and in
+            ``tuning/`` comparisons that settings were chosen by, those of learning rates in a
+            folder of their own.
         page: The Markdown file to write; its links are relative to its folder.
 
     Raises:
@@ -46,11 +47,15 @@ def write_measurements(results: Path, page: Path) -> None:
         path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
     )
     rates = ANALYSES["rates"](at_rates)
+    of_rare, damaged_rare = read_within([results / RARE])
+    rare = ANALYSES["rare"](of_rare)
     shared, tuned, damaged_tuning = _tuning(results / TUNING)
     templates = read_templates(markdown=markdown, goals=_goals)
     text = templates.get_template("measurements.md.j2").render(
         name=results.name,
         link=link_to(results, page),
+        rare=_with_calls(format_rows(rare)) if isinstance(rare, Grid) else [],
+        damaged_rare=damaged_rare,
         benchmarks=benchmarks,
         damaged_benchmarks=damaged_benchmarks,
         rates=_by_rule(rates) if isinstance(rates, Grid) else [],
@@ -90,6 +95,11 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         except UNREADABLE as error:
             problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
     return benchmarks, problems
+
+
+def _with_calls(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Writes the methods of rows as calls of the library."""
+    return [{**row, "method": written(row["method"])} for row in rows]
 
 
 def _by_rule(rates: Grid) -> list[dict[str, str]]:

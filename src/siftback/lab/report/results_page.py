@@ -8,7 +8,7 @@ have the rest.
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -18,12 +18,10 @@ import pandas as pd
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.figure import Grid
 from siftback.lab.figures.noise import NoisyEnd, noisy_ends, with_wrong_labels
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent
-from siftback.lab.figures.writing import format_rows
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import tally
@@ -74,8 +72,6 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     everything = verdicts(comparisons)
     main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
     methods = method_ratios(experiments(comparisons))
-    of_rare, damaged_rare = read_within([results / RARE])
-    rare = ANALYSES["rare"](of_rare)
     templates = read_templates(markdown=markdown, counted=counted, tally=tally)
     text = templates.get_template("results.md.j2").render(
         name=results.name,
@@ -90,8 +86,6 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         by_outcome=_by_outcome(main),
         rule=RULE,
         extent=describe_extent([item for name, item in named(others) if name in compared]),
-        rare=_with_calls(format_rows(rare)) if isinstance(rare, Grid) else [],
-        damaged_rare=damaged_rare,
         damaged=damaged,
     )
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -217,11 +211,6 @@ def _by_method(noisy: Sequence[NoisyEnd]) -> list[dict[str, str]]:
                 row[f"precision / recall of {written(end.label)}"] = " / ".join(rates)
         rows.append(row)
     return rows
-
-
-def _with_calls(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Writes the methods of rows as calls of the library."""
-    return [{**row, "method": written(row["method"])} for row in rows]
 
 
 def _by_outcome(main: Sequence[Verdict]) -> dict[str, dict[str, str]]:

@@ -482,8 +482,8 @@ class Strategy:
         tokens: The score by which it selects the tokens of each batch.
         kinds: The kinds of examples that it trains on.
         library: The call of the library that does the same in a loop of one's own, for
-            `str.format` with ``keep``, the share to keep, and ``left_out``, the rest; "" where
-            there is no single one.
+            `str.format` with ``keep``, the share to keep, ``left_out``, the rest, and ``root``,
+            the square root of the share; "" where there is no single one.
     """
 
     name: str

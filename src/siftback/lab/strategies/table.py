@@ -211,7 +211,8 @@ _ROWS = (
              _KEPT, BeforeReading, lambda keep, _: siftback.EvolvedSampling(keep),
              library="EvolvedSampling(keep={keep:g})"),
     Strategy("orderdp", "OrderDP: the highest remembered losses of a new random subset each epoch",
-             _KEPT, BeforeReading, lambda keep, _: siftback.OrderDP(keep**0.5, keep**0.5)),
+             _KEPT, BeforeReading, lambda keep, _: siftback.OrderDP(keep**0.5, keep**0.5),
+             library="OrderDP(subset={root:.2g}, top={root:.2g})"),
     Strategy("repb",
              "RePB: as infobatch, by the mean of each batch, weighted by how often each was drawn",
              _KEPT, BeforeReading, lambda keep, _: siftback.RePB(ratio=1 - keep),
@@ -345,4 +346,4 @@ def library_name(label: str) -> str:
         call = find_strategy(name).library
     except (ValueError, ConfigError):
         return label
-    return call.format(keep=keep, left_out=1 - keep) or label
+    return call.format(keep=keep, left_out=1 - keep, root=keep**0.5) or label

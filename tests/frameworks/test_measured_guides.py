@@ -10,6 +10,7 @@ PAGES = {
     "initial_losses": "docs/language.md",
     "joint_selection": "docs/guides/contrastive.md",
     "noisy_losses": "docs/which_method.md",
+    "regression": "docs/which_method.md",
 }
 
 

@@ -1,23 +1,26 @@
 """The runs that `siftback.forecast` is fitted on, and its error on a data set that was left out.
 
-``--measure`` trains each case of the recipe `pays` that has ``Memory(tail=Epochs(0))``, by the
+``--measure`` trains each case of the recipes `pays` and `map` that has ``Memory()``, by the
 recipe's settings, up to the end of its warm-up, and writes the losses that are remembered then, as
 means of equal groups of the sorted losses, a file for each case. Cases that have a file are passed
-over. Cases of the recipe `noise` are among them, whose wrong labels show what a forecast must not
+over, and so are budgets of an epoch or less, in which nothing is drawn, and what is not recorded of
+`map`. Cases of the recipe `noise` are among them, whose wrong labels show what a forecast must not
 promise.
 
-From these files and the budget ratios in ``results/pays`` it fits the coefficient, and shows for
-each case the forecast of a fit without its data set beside the measured ratio. Two kinds of cases
-are forecast, and not fitted: those of data on which more epochs make plain training worse, where a
-ratio says little, and those of a length that was recorded on a single data set, where nothing would
-be left to forecast it by. The library forecasts no such length. So are data sets not in `FITTED`.
+From these files and the budget ratios in ``results/pays`` and ``results/map`` it fits the
+coefficient, and shows for each case the forecast of a fit without its data set beside the measured
+ratio. All forms of the digits of fonts are one data set, and all data sets count alike in a fit,
+however many cases they have. Three kinds of cases are forecast, and not fitted: those of data on
+which more epochs make plain training worse, where a ratio says little; those with wrong labels; and
+those of a length that was recorded on a single data set, where nothing would be left to forecast it
+by. The library forecasts no such length. So are data sets not in `FITTED`.
 """
 
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from operator import mul
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,23 +31,31 @@ from goals import Goal, begin, options, report
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.experiments.warm_up import KEEP, STRATEGY, warm_up
 from siftback.lab.figures.budget_ratios import BudgetRatio
-from siftback.lab.figures.pays import Experiment, experiments, method_ratios
-from siftback.lab.figures.titles import argument, task
+from siftback.lab.figures.pays import (
+    Experiment,
+    MethodRatio,
+    experiments,
+    method_ratios,
+    title_of,
+)
+from siftback.lab.figures.titles import argument
 from siftback.lab.recipes.recipe import Scale, find_recipe
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.environment import environment
 from siftback.lab.records.tables import markdown
 from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
+from siftback.rules.memory import PASSES_BEFORE_TAIL
 
-TITLE = "Forecasts of the budget ratio of Memory(tail=Epochs(0)), each data set left out in turn"
+TITLE = "Forecasts of the budget ratio of Memory(), each data set left out in turn"
 RESULTS = Path(__file__).parents[1] / "results"
-FORECAST, PAYS = RESULTS / "forecast", RESULTS / "pays" / "pays-full"
+FORECAST, RECORDS = RESULTS / "forecast", {"pays": RESULTS / "pays", "map": RESULTS / "map"}
+WITHOUT_TAIL = "sb-memory-ratio"
 GROUPS = 500
 NOISE = ("mnist-0", "mnist-10", "mnist-40", "cifar10-20k-0", "cifar10-20k-20")
 CONFIDENCE = 0.9
 
 # Data sets that are recorded later are forecast, and so test it, until they are added.
-FITTED = ("mnist", "cifar10", "cifar100", "imdb", "tinyshakespeare")
+FITTED = ("mnist", "cifar10", "cifar100", "gtsrb", "imdb", "tinyshakespeare", "fonts")
 
 
 class Case(NamedTuple):
@@ -52,8 +63,9 @@ class Case(NamedTuple):
 
     Attributes:
         title: Model, data and budget.
-        data: The data set.
+        data: The data set, without its options.
         budget: In epochs of plain training.
+        recipe: Where it is recorded.
         share: The effective share of the losses at the end of the warm-up.
         done: Share of the training that is done by then.
         ratio: The measured budget ratio.
@@ -63,6 +75,7 @@ class Case(NamedTuple):
     title: str
     data: str
     budget: float
+    recipe: str
     share: float
     done: float
     ratio: BudgetRatio
@@ -71,18 +84,21 @@ class Case(NamedTuple):
     @property
     def bound(self) -> float:
         """The ratio that there would be if examples that are left out taught nothing."""
-        return bound_of(self.share, self.done)
+        return bound_of(self.share, self.done, self.budget)
 
 
 def plans() -> Iterator[tuple[str, Plan]]:
     """Yields the name of each case and its plan, short warm-ups first."""
-    paying = {
+    cases = {
         name: plan
-        for name, plan in find_recipe("pays").plans(Scale.FULL).items()
+        for recipe, folder in RECORDS.items()
+        for name, plan in find_recipe(recipe).plans(Scale.FULL).items()
         if f"{STRATEGY}@{KEEP}" in plan.strategies
+        and (plan.settings.budget or 0) > 1
+        and (recipe == "pays" or (folder / f"{recipe}-full" / name / SUMMARY).is_file())
     }
-    for name in sorted(paying, key=lambda name: (int(name.rsplit("-", 1)[1]) > 4, name)):
-        yield name, paying[name]
+    for name in sorted(cases, key=lambda name: (float(name.rsplit("-", 1)[1]) > 4, name)):
+        yield name, cases[name]
     noisy = find_recipe("noise").plans(Scale.SMALL)
     for name in NOISE:
         yield f"noise-{name}", noisy[name]
@@ -114,21 +130,48 @@ def read_warm_up(path: Path) -> tuple[float, float]:
     return effective_share(losses), record["done"]
 
 
-def read_cases(folder: Path = FORECAST, pays: Path = PAYS) -> list[Case]:
+def read_cases(folder: Path = FORECAST) -> list[Case]:
     """Returns the cases that have losses and a measured ratio, in the order of their titles."""
-    comparisons = [Comparison.read(path) for path in sorted(pays.iterdir())]
-    names = {(task(item), argument(item, "budget")): item.folder.name for item in comparisons}
+    comparisons = [
+        Comparison.read(path.parent)
+        for records in RECORDS.values()
+        for path in sorted(records.rglob(SUMMARY))
+    ]
+    folders = {(title_of(item), argument(item, "budget")): item.folder for item in comparisons}
     cases = []
-    for method in method_ratios(experiments(comparisons)):
+    for method in of_memory(method_ratios(experiments(comparisons))):
         experiment, budget = method.experiment, method.budget
-        path = folder / f"{names[experiment.title, budget]}.json"
-        if method.label == f"{STRATEGY} {KEEP}" and path.exists():
-            title, data = f"{experiment.title}, {budget:g} epochs", experiment.runs.data.iloc[0]
+        recorded = folders[experiment.title, budget]
+        recipe = "map" if recorded.is_relative_to(RECORDS["map"]) else "pays"
+        path = folder / f"{recorded.name}.json"
+        if path.exists():
+            title = f"{experiment.title}, {budget:g} epochs"
+            data = experiment.runs.data.iloc[0].partition(":")[0]
             warmed = read_warm_up(path)
             fits = data in FITTED and budget <= MOST_EPOCHS and not overfits(experiment)
-            fits = fits and not method.ratio.flat
-            cases.append(Case(title, data, budget, *warmed, method.ratio, fits))
+            fits = fits and not method.ratio.flat and "labels wrong" not in title
+            cases.append(Case(title, data, budget, recipe, *warmed, method.ratio, fits))
     return cases
+
+
+def of_memory(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
+    """Returns the ratios of ``Memory()``.
+
+    In a training of fewer passes than those before its tail it is ``Memory(tail=Epochs(0))``, of
+    which a ratio stands for it where it was not recorded itself.
+    """
+    default = {
+        (method.experiment.title, method.budget): method
+        for method in methods
+        if method.label == f"{STRATEGY} {KEEP}"
+    }
+    alike = {
+        (method.experiment.title, method.budget): method
+        for method in methods
+        if method.label == f"{WITHOUT_TAIL} {KEEP}"
+        and method.epochs * method.budget < PASSES_BEFORE_TAIL
+    }
+    return [method for _, method in sorted((alike | default).items())]
 
 
 def overfits(experiment: Experiment) -> bool:
@@ -140,16 +183,27 @@ def overfits(experiment: Experiment) -> bool:
 def fit(cases: Sequence[Case]) -> float:
     """Returns the slope of log ratio over log bound, by least squares through the origin.
 
-    Only cases that are fitted count. A ratio that is known to be above a number counts as that
-    number, or as its forecast where this is higher.
+    Only cases that are fitted count, those of a data set as much as one together. A ratio that is
+    known to be above a number counts as that number, or as its forecast where this is higher.
     """
     cases = [case for case in cases if case.is_fitted]
+    weights = weights_of(cases)
     bounds = [math.log(case.bound) for case in cases]
     slope = 0.0
     for _ in range(100):  # until what is only known to be higher stays
         logs = [log_ratio(case, slope) for case in cases]
-        slope = sum(map(mul, logs, bounds)) / sum(map(mul, bounds, bounds))
+        products = zip(weights, logs, bounds, strict=True)
+        squares = zip(weights, bounds, strict=True)
+        slope = sum(weight * log * bound for weight, log, bound in products) / sum(
+            weight * bound**2 for weight, bound in squares
+        )
     return slope
+
+
+def weights_of(cases: Sequence[Case]) -> list[float]:
+    """Returns a weight for each case: 1 over the number of cases of its data set."""
+    counts = Counter(case.data for case in cases)
+    return [1 / counts[case.data] for case in cases]
 
 
 def log_ratio(case: Case, slope: float) -> float:
@@ -172,10 +226,15 @@ def spread_of(cases: Sequence[Case]) -> float:
     freedom as there are data sets, less one: the errors on a data set are much alike.
     """
     cases = [case for case in cases if case.is_fitted]
-    errors = [error_of(case, fit_without(case, cases)) for case in cases]
-    freedom = len({case.data for case in cases}) - 1
-    quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-    return math.exp(quantile * math.sqrt(statistics.fmean(error**2 for error in errors)))
+    slopes = {case.data: fit_without(case, cases) for case in cases}
+    errors = [error_of(case, slopes[case.data]) for case in cases]
+    quantile = float(stdtrit(len(slopes) - 1, (1 + CONFIDENCE) / 2))
+    return math.exp(quantile * typical(errors, weights_of(cases)))
+
+
+def typical(errors: Sequence[float], weights: Sequence[float]) -> float:
+    """Returns the root of the weighted mean square."""
+    return math.sqrt(statistics.fmean([error**2 for error in errors], weights))
 
 
 def error_of(case: Case, slope: float) -> float:
@@ -217,6 +276,7 @@ def rows_of(cases: Sequence[Case]) -> Iterator[Goal]:
         forecast, goal = told(case, cases), "within the interval" if case.is_fitted else ""
         setting = f"{case.title}{'' if case.is_fitted else ', not fitted'}"
         error, is_met = math.exp(forecast.error), forecast.is_within if goal else None
+        yield Goal(setting, "forecast", forecast.ratio)
         yield Goal(setting, "measured over forecast", error, goal, is_met)
     fitted = [case for case in cases if case.is_fitted]
     errors = {
@@ -224,14 +284,19 @@ def rows_of(cases: Sequence[Case]) -> Iterator[Goal]:
         "a forecast of 1": [error_of(case, 0.0) for case in fitted],
     }
     for name, of_cases in errors.items():
-        factor = math.exp(math.sqrt(statistics.fmean(error**2 for error in of_cases)))
+        factor = math.exp(typical(of_cases, weights_of(fitted)))
         yield Goal(f"typical error of {name}", "factor", factor)
 
 
 def table_of(cases: Sequence[Case]) -> str:
-    """Returns the table of the documentation: the forecast of each case and what was measured."""
+    """Returns the table of the documentation: the forecast of each case and what was measured.
+
+    Without the map's, of which there are too many.
+    """
     rows = []
     for case in cases:
+        if case.recipe == "map":
+            continue
         forecast, measured = told(case, cases), case.ratio
         low, high = forecast.ratio / forecast.spread, forecast.ratio * forecast.spread
         rows.append(

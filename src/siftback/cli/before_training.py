@@ -38,7 +38,7 @@ def probe_command(
         keep: Shares of the examples to keep, separated by commas.
         epochs: Length of the training whose speed-up is shown.
         seconds: How long to take.
-        forecast: Train a warm-up too, and say what Memory without a tail is expected to be worth.
+        forecast: Train a warm-up too, and say what Memory is expected to be worth.
     """
     from siftback.lab.experiments.probe_run import probe_report, probe_settings
     from siftback.lab.experiments.warm_up import warm_up

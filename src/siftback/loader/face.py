@@ -502,7 +502,7 @@ class SelectiveLoader:
 
     @property
     def forecast(self) -> Forecast:
-        """The worth that ``Memory(tail=Epochs(0))`` is expected to have, by the losses until now.
+        """The worth that ``Memory()`` is expected to have, by the losses until now.
 
         It is computed when it is asked for, from the end of the first epoch until examples are left
         out, which is when the warm-up ends; see `siftback.forecast`.

@@ -36,7 +36,7 @@ class ProbeResult:
         failures: Reasons why something could not be measured, by name.
         advice: The recommendation.
         seconds_taken: Total time of the probe.
-        forecast: What ``Memory(tail=Epochs(0))`` is expected to be worth, where a warm-up was
+        forecast: What ``Memory()`` is expected to be worth, where a warm-up was
             trained.
 
     >>> import torch

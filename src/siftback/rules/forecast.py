@@ -9,12 +9,13 @@ from torch import Tensor
 from siftback.arguments import check_number, format_value
 from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.errors import ConfigError, LossError
+from siftback.rules.memory import PASSES_BEFORE_TAIL, SHARE_OF_TAIL, TAIL
 from siftback.tensor_arguments import is_dense
 
-# Fitted by `benchmarks/forecast.py` to what `results/pays` and `results/forecast` record, which
+# Fitted by `benchmarks/forecast.py` to what `results/{pays,map,forecast}` record, which
 # also says how far a forecast is off on a data set that it was not fitted to.
-SLOPE = 0.659
-SPREAD = 1.3
+SLOPE = 0.536
+SPREAD = 1.4
 
 # Beyond these nothing is forecast: the most concentrated losses that were recorded, and the longest
 # training of two data sets, so that a fit without one of them has the other.
@@ -27,7 +28,7 @@ FLOOR = 0.1  # of `Memory`, by default
 
 @dataclass(frozen=True)
 class Forecast:
-    """The budget ratio to expect of ``Memory(tail=Epochs(0))``.
+    """The budget ratio to expect of ``Memory()``.
 
     Attributes:
         ratio: What the budget of plain training would have to be for the same error, over the
@@ -38,7 +39,7 @@ class Forecast:
         reason: Why it cannot be told, empty where it can.
 
     >>> print(Forecast(1.5, 1.0, 2.2, share=0.3))
-    Memory(tail=Epochs(0)) is expected to be worth 1.5 times the budget (1.0 to 2.2)
+    Memory() is expected to be worth 1.5 times the budget (1.0 to 2.2)
     >>> print(Forecast.untold("12 losses are too few"))
     What Memory is worth cannot be told: 12 losses are too few
     """
@@ -69,27 +70,28 @@ class Forecast:
         if self.reason:
             return f"What Memory is worth cannot be told: {self.reason}"
         return (
-            f"Memory(tail=Epochs(0)) is expected to be worth {self.ratio:.1f} times the budget "
+            f"Memory() is expected to be worth {self.ratio:.1f} times the budget "
             f"({self.low:.1f} to {self.high:.1f})"
         )
 
 
 def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
-    """Forecasts what ``Memory(tail=Epochs(0))`` is worth, by the losses at the end of its warm-up.
+    """Forecasts what ``Memory()`` is worth, by the losses at the end of its warm-up.
 
     Its budget ratio is the budget that plain training would need for the same error, over the
     budget that both have. It is expected to rise with the concentration of the losses, whose
     measure is the share that would be drawn by them::
 
         share     = mean of max(0.1, min(1, loss / mean loss))
-        bound     = done / epochs + (1 - done / epochs) / share
+        bound     = done / epochs + (1 - done / epochs - tail) / share + tail
         log ratio = SLOPE * log bound
 
     The bound is what the ratio would be if examples that are left out taught nothing: the epochs
-    that the training goes through over those of its budget. The slope was fitted to the data sets
-    and models of the recipe ``pays``, and the interval is as wide as errors on data sets that were
-    left out of the fit ask for. These were trained without a tail; what ``Memory()`` keeps of it
-    where its tail trains on everything is not forecast.
+    that the training goes through over those of its budget. The tail is the share of training at
+    the end in which `Memory` is to train on everything, by the share that it would draw until now;
+    in a short training there is none. The slope was fitted to the data sets and models of the
+    recipes ``pays`` and ``map``, and the interval is as wide as errors on data sets that were left
+    out of the fit ask for.
 
     Args:
         losses: float[N], at least 0, of any scale and in any order; those that are NaN are not
@@ -110,8 +112,8 @@ def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
 
     >>> import torch
     >>> losses = torch.rand(5000, generator=torch.Generator().manual_seed(0)) ** 3
-    >>> print(forecast(losses, epochs=8))
-    Memory(tail=Epochs(0)) is expected to be worth 1.4 times the budget (1.1 to 1.9)
+    >>> print(forecast(losses, epochs=4))
+    Memory() is expected to be worth 1.3 times the budget (0.9 to 1.8)
     >>> print(forecast(losses, epochs=100))
     What Memory is worth cannot be told: 100 epochs are more than the 8 that it was tested on
     """
@@ -140,7 +142,7 @@ def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
         )
     if reason:
         return Forecast.untold(reason, share)
-    ratio = bound_of(share, done / epochs) ** SLOPE
+    ratio = bound_of(share, done / epochs, epochs) ** SLOPE
     return Forecast(ratio, ratio / SPREAD, ratio * SPREAD, share)
 
 
@@ -157,14 +159,18 @@ def effective_share(losses: Tensor) -> float:
     return float(ratio_probabilities(losses, FLOOR).mean())
 
 
-def bound_of(share: float, done: float) -> float:
+def bound_of(share: float, done: float, epochs: float) -> float:
     """Returns what a budget ratio would be if examples that are left out taught nothing.
 
     Args:
         share: The share that is drawn, in (0, 1].
         done: The share of the budget that was spent before.
+        epochs: Length of the training. In a long one, of which a large share is drawn, `Memory`
+            trains on everything at the end.
 
-    >>> bound_of(0.5, done=0.25)
-    1.75
+    >>> bound_of(0.5, done=0.25, epochs=3), bound_of(0.5, done=0.25, epochs=8)
+    (1.75, 1.3)
     """
-    return done + (1 - done) / share
+    begins = max(done, 1 - TAIL.value, done + (PASSES_BEFORE_TAIL / epochs - done) * share)
+    tail = 0.0 if share < SHARE_OF_TAIL else max(0.0, 1 - begins)
+    return done + (1 - done - tail) / share + tail

@@ -56,7 +56,7 @@ def test_a_forecast_is_in_the_first_line(
     forecast = ("--forecast", "--epochs", "4", "--batch-size", "32")
     assert call(monkeypatch, *QUICK, *forecast) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert " Memory(tail=Epochs(0)) is expected to be worth " in first
+    assert " Memory() is expected to be worth " in first
     assert call(monkeypatch, *QUICK, *forecast, "--json") == 0
     numbers = json.loads(capsys.readouterr().out)["forecast"]
     assert 0 < numbers["low"] < numbers["ratio"] < numbers["high"]

@@ -20,6 +20,7 @@ from siftback.lab.figures.budget_ratios import (
     is_flat,
 )
 from siftback.lab.figures.figure import Missing
+from siftback.lab.figures.pays import experiments
 from siftback.lab.figures.writing import write_analysis
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
@@ -206,6 +207,18 @@ def recorded(folder, budget, ends, metric="error", processor="Abacus 9", **setti
     summary = {"environment": {"arguments": asked, "cpu": processor}, "runs": runs}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return Comparison.read(folder)
+
+
+def test_a_curve_may_be_of_several_devices(tmp_path):
+    comparisons = []
+    for budget in BUDGETS:
+        ends = {"traditional": plain_error(budget)}
+        device = "cpu" if budget < 4 else "cuda"
+        folder = tmp_path / f"{budget:g}"
+        comparisons.append(recorded(folder, budget, ends, processor=device, device=device))
+    (experiment,) = experiments(comparisons)
+    assert list(experiment.curve) == BUDGETS
+    assert set(experiment.runs.machine) == {"cpu", "cuda"}
 
 
 @pytest.mark.parametrize("metric", ["error", "loss"])

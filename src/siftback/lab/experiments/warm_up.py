@@ -12,7 +12,7 @@ from siftback.lab.run.train import Training
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.before_reading import BeforeReading
 
-STRATEGY, KEEP = "sb-memory-ratio", 0.5  # a name of the share that follows the losses
+STRATEGY, KEEP = "sb-memory-default", 0.5  # a name of the share that follows the losses
 
 
 class WarmUp(NamedTuple):
@@ -30,14 +30,14 @@ class WarmUp(NamedTuple):
 
     @property
     def forecast(self) -> Forecast:
-        """The expected worth of ``Memory(tail=Epochs(0))`` in it."""
+        """The expected worth of ``Memory()`` in it."""
         return forecast(self.losses, epochs=self.budget, done=self.done * self.budget)
 
 
 def warm_up(
     settings: Settings, seed: int = 0, update: Callable[[float], None] = lambda done: None
 ) -> WarmUp:
-    """Trains a model by ``Memory(tail=Epochs(0))`` up to the end of its warm-up.
+    """Trains a model by ``Memory()`` up to the end of its warm-up.
 
     Args:
         settings: How to train; the length is a budget.

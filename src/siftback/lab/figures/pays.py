@@ -41,7 +41,7 @@ Ends = Mapping[float, Mapping[int, float]]
 
 
 class Experiment(NamedTuple):
-    """Comparisons of equal settings, but for their budgets, Traditional's at five or more.
+    """Comparisons of equal settings, but for budgets and devices, Traditional's at five or more.
 
     Attributes:
         title: Model, data and wrong labels; experiments of one title are numbered.
@@ -196,8 +196,8 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             }
             for label, rows in runs.groupby("label", sort=False)
         }
-        title, examples = f"{setup_with_noise(group[0])}{images(group[0])}", examples_of(group[0])
-        joined.append(Experiment(title, group[0].metric, runs, ends, examples))
+        first = group[0]
+        joined.append(Experiment(title_of(first), first.metric, runs, ends, examples_of(first)))
     joined.sort(key=lambda experiment: experiment.title)
     before: Counter[str] = Counter()
     for number, (title, *_) in enumerate(joined):
@@ -205,6 +205,11 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
         if before[title] > 1:
             joined[number] = joined[number]._replace(title=f"{title} ({before[title]})")
     return joined
+
+
+def title_of(comparison: Comparison) -> str:
+    """Returns the title of a comparison's experiment, before those of one title are numbered."""
+    return f"{setup_with_noise(comparison)}{images(comparison)}"
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -215,7 +220,7 @@ def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     return [
         group
-        for group in group_by_settings(comparisons, "budget", "evaluations")
+        for group in group_by_settings(comparisons, "budget", "evaluations", "device")
         if len(
             {
                 argument(comparison, "budget")

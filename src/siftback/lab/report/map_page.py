@@ -22,7 +22,8 @@ from siftback.lab.records.formatting import listed
 from siftback.lab.records.run_summary import run_label
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
-from siftback.lab.report.results_page import MAP, comparisons_of, link_to, read_within
+from siftback.lab.report.measurements_page import benchmarks_of
+from siftback.lab.report.results_page import BENCHMARKS, MAP, comparisons_of, link_to, read_within
 from siftback.lab.strategies.table import library_name
 
 PICTURE = "map.svg"
@@ -45,6 +46,7 @@ def write_map(results: Path, page: Path) -> list[Path]:
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     of_map, damaged = read_within([results / MAP])
     others, _ = comparisons_of(results)
+    on_map = experiments(of_map)
     worst = ANALYSES["worst"]([*of_map, *others])
     figure = picture_of(ANALYSES["map"]([*of_map, *others]))
     recipe = find_recipe(MAP)
@@ -58,8 +60,10 @@ def write_map(results: Path, page: Path) -> list[Path]:
             picture=PICTURE if figure else "",
             alt=figure.alt if figure else "",
             sentences=figure.sentences if figure else [],
-            of_map=by_budget(default_ratios(experiments(of_map))),
+            of_map=by_budget(default_ratios(on_map)),
+            machines=" and ".join(sorted({name for item in on_map for name in item.runs.machine})),
             of_others=by_budget(default_ratios(experiments(others))),
+            forecasts=forecasts_of(results / BENCHMARKS),
             worst=worst.sentences if isinstance(worst, Grid) else [],
             worst_rows=format_rows(worst) if isinstance(worst, Grid) else [],
             missing=missing_of(of_map),
@@ -105,6 +109,28 @@ def by_budget(cases: Sequence[MethodRatio]) -> list[dict[str, str]]:
     sizes = {case.experiment.title: case.experiment.examples or 0 for case in cases}
     titles = sorted(sizes, key=lambda title: (title.partition(",")[2], sizes[title], title))
     return sorted(rows, key=lambda row: titles.index(row["model and data"]))
+
+
+def forecasts_of(folder: Path) -> list[dict[str, str]]:
+    """Lays out the forecasts of `benchmarks/forecast.py` and what was measured over each.
+
+    Args:
+        folder: Holds the records of the benchmarks.
+    """
+    rows = [
+        row
+        for benchmark in benchmarks_of(folder)[0]
+        if benchmark["title"].startswith("Forecasts")
+        for row in benchmark["rows"]
+        if row["what"] in ("forecast", "measured over forecast")
+    ]
+    cells = []
+    for row in rows:
+        missed = row["met"] is False
+        text = f"{row['measured']:.2f}"
+        names = {"model, data and budget": row["setting"]}
+        cells.append((names, row["what"], f"**{text}**" if missed else text))
+    return pivot(cells)
 
 
 def missing_of(recorded: Sequence[Comparison]) -> str:

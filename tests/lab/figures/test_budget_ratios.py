@@ -5,6 +5,7 @@ import json
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -392,6 +393,19 @@ def test_the_map_has_ratios_as_colours_over_error_examples_and_epochs(tmp_path):
     assert isinstance(one, Missing)  # of a single experiment
     write_analysis(made, tmp_path / "drawn")
     assert (tmp_path / "drawn" / "map.svg").exists()
+
+
+def test_where_nothing_is_left_out_there_is_no_case(tmp_path):
+    worth = {"digits": {2: 1.5, 4: 0.9}, "mnist": {4: 2.0, 8: 1.0}}
+    comparisons = by_models(tmp_path, worth, "sb-memory-default")
+    for comparison in comparisons:
+        if comparison.folder.name == "digits-4":
+            comparison.runs[:] = [replace(run, keep_measured=1.0) for run in comparison.runs]
+    cases = ANALYSES["worst"](comparisons).rows
+    assert [(row[0], row[1]) for row in cases] == [
+        ("cnn-4 on mnist", "8"), ("cnn-4 on digits", "2"), ("cnn-4 on mnist", "4")
+    ]  # fmt: skip
+    assert "below 0.97" not in str(ANALYSES["map"](comparisons).views)
 
 
 @pytest.mark.parametrize(

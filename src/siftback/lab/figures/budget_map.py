@@ -57,7 +57,9 @@ def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     cases = [
         case
         for case in method_ratios(experiments(comparisons))
-        if case.budget in case.experiment.curve and case.experiment.metric.name == "error"
+        if case.budget in case.experiment.curve
+        and case.experiment.metric.name == "error"
+        and leaves_out(case)
     ]
     by_label: dict[str, list[MethodRatio]] = {}
     for case in cases:
@@ -72,6 +74,17 @@ def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             "epochs": panel_of(label, sized, "budget, in epochs"),
         }
         yield Finding(sentence_of(label, group), views={name: [views[name]] for name in views})
+
+
+def leaves_out(case: MethodRatio) -> bool:
+    """Whether a method left anything out: in an epoch or less a rule does not.
+
+    It is plain training there, and a ratio the noise of a device that computes no step twice alike.
+    """
+    runs = case.experiment.runs
+    return bool(
+        (runs.keep_measured[(runs.label == case.label) & (runs.budget == case.budget)] < 1).any()
+    )
 
 
 def panel_of(label: str, cases: Sequence[MethodRatio], y_label: str) -> Panel:
@@ -109,12 +122,12 @@ def sentence_of(label: str, cases: Sequence[MethodRatio]) -> str:
 def default_ratios(measured: Sequence[Experiment]) -> list[MethodRatio]:
     """Returns the ratios of the default, the lowest first, and last those of flat curves.
 
-    Of the latter those come first on which it is worse.
+    Of the latter those come first on which it is worse. Without those where nothing was left out.
     """
     cases = []
     for case in method_ratios(measured):
         runs = case.experiment.runs
-        if (runs.strategy[runs.label == case.label] == DEFAULT).all():
+        if (runs.strategy[runs.label == case.label] == DEFAULT).all() and leaves_out(case):
             cases.append(case)
 
     def position(case: MethodRatio) -> tuple[bool, int, tuple[int, float]]:

@@ -424,5 +424,5 @@ def test_the_template_is_part_of_the_wheel(tmp_path):
     inside = set(zipfile.ZipFile(wheel).namelist())
     template = ROOT / "src/siftback/lab/report/template"
     shipped = {f"siftback/lab/report/template/{each.name}" for each in template.iterdir()}
-    assert len(shipped) == 5
+    assert len(shipped) == 7
     assert shipped <= inside

@@ -11,8 +11,8 @@ single pass. How often the host waits for the device in a step is counted by PyT
 
 ``python benchmarks/gpu.py --budgets --minutes 9 --folder FOLDER`` trains what ``gpu_budgets.toml``
 or another ``--recipe`` says, in several processes side by side, and goes on where the last call
-stopped; each draws the figures of what is recorded so far. Comparisons are begun in the recipe's
-order, the longest of the next few first. Data are read from ``SIFTBACK_DATA``. With ``--device
+stopped; each draws the figures of what is recorded so far. Comparisons of another recipe are begun
+in its order. Data are read from ``SIFTBACK_DATA``. With ``--device
 auto`` records say no device, so that ``siftback run`` can go on with them elsewhere. All is tried
 without a GPU by ``--device cpu --quick``.
 """
@@ -307,14 +307,18 @@ def train_budgets(asked: argparse.Namespace) -> None:
     seeds = {"seeds": parse_seeds(asked.seeds)} if asked.seeds else {}
     plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device} | seeds)
     plans = {path: plan for path, plan in plans.items() if asked.only in (None, plan.settings.data)}
-    left = {folder: plan for folder, plan in plans.items() if not is_finished(plan, folder)}
+    left = [folder for folder, plan in plans.items() if not is_finished(plan, folder)]
+    if asked.recipe == str(RECIPE):  # the longest first; other recipes have an order of their own
+        left.sort(key=lambda folder: -(plan_cost(plans[folder]) or 0.0))
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as data,
         ProcessPoolExecutor(asked.processes, mp_context=spawn) as pool,
     ):
         try:
-            train_side_by_side(pool, asked.processes, left, Path(data), ends)
+            train_side_by_side(
+                pool, asked.processes, {folder: plans[folder] for folder in left}, Path(data), ends
+            )
         finally:
             for process in multiprocessing.active_children():
                 process.terminate()
@@ -348,8 +352,6 @@ def train_side_by_side(
             running.remove(done)
             if error := done.exception():
                 raise SystemExit(f"{error}\nthe other comparisons go on with the next call")
-        # Nearly in their order, so that what is interrupted is a whole part, but the longest first,
-        # so that no process is left with it in the end.
         ready = []
         for folder, plan in itertools.islice(plans.items(), 2 * processes):
             key = data_key(plan)
@@ -359,7 +361,7 @@ def train_side_by_side(
                 files[key] = pool.submit(save_data, plan, data / f"{len(files)}.pt")
                 running.add(files[key])
         if ready and len(running) < processes:
-            folder = max(ready, key=lambda folder: plan_cost(plans[folder]) or 0.0)
+            folder = ready[0]
             plan = plans.pop(folder)
             path = files[data_key(plan)].result()
             running.add(pool.submit(train_comparison, plan, folder, path))

@@ -145,11 +145,8 @@ def missing_of(recorded: Sequence[Comparison]) -> str:
             experiment, _, budget = name.rpartition("-")
             lacking.setdefault(experiment, []).append(budget)
     whole = {name.rpartition("-")[0] for name in plans} - lacking.keys()
-    entirely = [
-        name
-        for name, budgets in lacking.items()
-        if len(budgets) == sum(other.rpartition("-")[0] == name for other in plans)
-    ]
+    begun = {name.rpartition("-")[0] for name in plans if runs.get(name)}
+    entirely = [name for name in lacking if name not in begun]
     partly = [
         f"{name} at {listed(budgets)}" for name, budgets in lacking.items() if name not in entirely
     ]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_integer, check_share
-from siftback.rules.base_weights import as_labels
+from siftback.rules.base_weights import labels_tensor
 from siftback.rules.infobatch import infobatch_weights
 from siftback.rules.rule import EpochRule, weigh_known
 from siftback.schedule import Epochs, Moment, Share
@@ -112,7 +112,7 @@ class AlignPrune(EpochRule):
         self.delta = check_share("delta", delta, least=False, most=True)
         tail = Share(1 - self.delta)
         super().__init__(table, columns=self.window, warmup=warmup, tail=tail)
-        self.reference = None if reference is None else as_labels("reference", reference)
+        self.reference = None if reference is None else labels_tensor("reference", reference)
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""

@@ -39,12 +39,12 @@ def resolve_weights(weights: Any, balance: Any) -> Any:
         )
     if balance is None:
         return weights
-    labels = as_labels("balance", balance)
+    labels = labels_tensor("balance", balance)
     _, classes, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     return 1.0 / counts[classes].double()
 
 
-def as_labels(name: str, labels: Any) -> Tensor:
+def labels_tensor(name: str, labels: Any) -> Tensor:
     """Returns integers, one per example, as a tensor on the CPU, after checking them.
 
     Args:
@@ -54,7 +54,7 @@ def as_labels(name: str, labels: Any) -> Tensor:
     Raises:
         ConfigError: If they are not.
 
-    >>> as_labels("labels", [3, 1])
+    >>> labels_tensor("labels", [3, 1])
     tensor([3, 1])
     """
     vector = _as_vector(labels)

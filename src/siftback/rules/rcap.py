@@ -10,7 +10,7 @@ from torch import Tensor
 from siftback.arguments import check_number, check_share
 from siftback.draws.exact_draw import draw_exactly
 from siftback.errors import ConfigError
-from siftback.rules.base_weights import as_labels
+from siftback.rules.base_weights import labels_tensor
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Epochs, Moment, Share
 from siftback.selectors.sampling import count_of, inclusion_probabilities
@@ -177,7 +177,7 @@ class RCAP(LastLossRule):
         Raises:
             ConfigError: If they are not integers.
         """
-        self._classes = torch.unique(as_labels("labels", labels), return_inverse=True)[1]
+        self._classes = torch.unique(labels_tensor("labels", labels), return_inverse=True)[1]
 
     @property
     def classes(self) -> Tensor:

@@ -57,7 +57,7 @@ def save_pictures(figure: Figure | Gallery, folder: Path) -> list[Path]:
     for name, canvas in canvases.items():
         for ending in FORMATS:
             paths.append(path := folder / f"{name}.{ending}")
-            path.write_bytes(encode(canvas, ending))
+            path.write_bytes(encode_canvas(canvas, ending))
     return paths
 
 
@@ -69,11 +69,11 @@ def render(figure: Figure | Gallery, ending: str = "png") -> bytes:
         ending: One of `FORMATS`.
     """
     if isinstance(figure, Gallery):
-        return encode(_draw_gallery(figure), ending)
-    return encode(_draw_view(figure, next(iter(figure.views))), ending)
+        return encode_canvas(_draw_gallery(figure), ending)
+    return encode_canvas(_draw_view(figure, next(iter(figure.views))), ending)
 
 
-def encode(canvas: Canvas, ending: str) -> bytes:
+def encode_canvas(canvas: Canvas, ending: str) -> bytes:
     """Returns a drawing as a file of one of `FORMATS`, with the same bytes whenever it is drawn."""
     undated: dict[str, Any] = {"Date": None} if ending == "svg" else {}
     with matplotlib.rc_context({"svg.hashsalt": "siftback"}):

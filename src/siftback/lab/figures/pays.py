@@ -19,7 +19,7 @@ from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import (
     argument,
-    examples_of,
+    count_training_examples,
     group_by_settings,
     images,
     setup_with_noise,
@@ -197,7 +197,9 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             for label, rows in runs.groupby("label", sort=False)
         }
         first = group[0]
-        joined.append(Experiment(title_of(first), first.metric, runs, ends, examples_of(first)))
+        joined.append(
+            Experiment(title_of(first), first.metric, runs, ends, count_training_examples(first))
+        )
     joined.sort(key=lambda experiment: experiment.title)
     before: Counter[str] = Counter()
     for number, (title, *_) in enumerate(joined):

@@ -91,7 +91,7 @@ def images(comparison: Comparison) -> str:
     return f" ({limit:,} {noun_of(comparison)})" if limit else ""
 
 
-def examples_of(comparison: Comparison) -> int | None:
+def count_training_examples(comparison: Comparison) -> int | None:
     """Returns the number of training examples, without reading them; None if it is not known."""
     data = argument(comparison, "data", "")
     return argument(comparison, "train_limit") or training_examples(data)

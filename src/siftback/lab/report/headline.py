@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from siftback.errors import ConfigError
 from siftback.lab.figures import styles
-from siftback.lab.figures.drawing import FORMATS, encode, format_tick
+from siftback.lab.figures.drawing import FORMATS, encode_canvas, format_tick
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
@@ -201,4 +201,4 @@ def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
     axes.grid(color="0.9", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encode(canvas, path.suffix[1:]))
+    path.write_bytes(encode_canvas(canvas, path.suffix[1:]))

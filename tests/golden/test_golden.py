@@ -32,7 +32,7 @@ from siftback.lab.report.verdict import verdicts
 GOLDEN = Path(__file__).parent
 RESULTS = GOLDEN.parents[1] / "results"
 # Not in the report as comparisons.
-APART = ("benchmarks", "forecast", "guides", "peers", "rare", "tuning")
+APART = ("benchmarks", "forecast", "guides", "map", "peers", "rare", "tuning")
 PICTURES = ("fig2", "choices", "strip", "diet-e", "diet-f")  # drawn of images, not of records
 COMPARED = ("cifar10-budget", "pays/pays-full/shakespeare-2", "recipes/diet-figs-small/googlenet")
 

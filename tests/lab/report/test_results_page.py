@@ -15,7 +15,7 @@ from written_records import add
 from written_records import comparison as empty
 
 ROOT = Path(__file__).parents[3]
-LINES = 160
+LINES = 150
 
 
 @pytest.fixture

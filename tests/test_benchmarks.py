@@ -77,7 +77,7 @@ def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
 def test_another_recipe_is_trained_by_its_name_and_with_other_seeds(tmp_path):
     options = ("--recipe", "map", "--seeds", "1", "--folder", tmp_path, "--processes", "2")
     assert "21 of 21 runs" in run("--budgets", *options)
-    assert "sb-memory-default" in (tmp_path / "map-small" / "worst.md").read_text()
+    assert "ratios of Memory()" in (tmp_path / "map-small" / "worst.md").read_text()
 
 
 def test_the_map_has_a_curve_of_five_for_each_set_and_the_coarse_grid_first():

@@ -241,15 +241,11 @@ class Schedule:
         """
         self._check_times(epochs_done, epochs)
         if batch is not None:
-            check_integer("batch", batch, 0)
-            if self.interrupts(batch):
+            number = check_integer("batch", batch, 0) + 1
+            if self.interrupt and number % self.interrupt == 0:
                 return False
         begin, end = self.span(epochs)
         return begin <= epochs_done < end
-
-    def interrupts(self, batch: int) -> bool:
-        """Returns whether a batch of an epoch, from 0, is trained on whole."""
-        return self.interrupt > 0 and (batch + 1) % self.interrupt == 0
 
     def span(self, epochs: float | None) -> tuple[float, float]:
         """Returns the epochs, with fractions, from which and until which selection is on.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from reference import algorithm_1, batch_first, one_at_a_time, shared_probability
 from siftback import Epochs, Fresh, Percentile, Pool, Schedule, SelectiveLoader, Share, Uniform
@@ -310,3 +310,19 @@ def test_the_attributes_of_the_wrapped_loader_are_passed_through():
     assert (without.sampler, without.batch_sampler, without.batch_size) == (None, None, None)
     with pytest.raises(AttributeError, match=r"SelectiveLoader.* no attribute 'nothing'"):
         _ = loader.nothing
+
+
+class EveryOtherBatch(Schedule):
+    """On in batches of odd numbers alone."""
+
+    def is_on(self, epochs_done, epochs=None, batch=None):
+        return batch is None or batch % 2 == 1
+
+
+def test_a_schedule_of_the_users_own_is_asked_for_each_batch():
+    data = TensorDataset(torch.randn(64, 3), torch.arange(64) % 3)
+    model, schedule = torch.nn.Linear(3, 3), EveryOtherBatch(warmup=Epochs(0))
+    loader = SelectiveLoader(
+        DataLoader(data, 16), model, F.cross_entropy, keep=0.5, exact=True, schedule=schedule
+    )
+    assert sum(len(x) for x, _ in loader) == 16 + 8 + 16 + 8

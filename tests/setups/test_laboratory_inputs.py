@@ -492,7 +492,12 @@ def test_an_image_missing_in_a_saved_set_is_named(tmp_path: Path) -> None:
     "name",
     [" ", "a b", "a/b/c/d", "../..", "é/ü", "user/name.git", "-x", "--help", "a\0b", "\udcff"],
 )
-def test_names_that_the_hub_cannot_have_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_that_the_hub_cannot_have_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "some" / "where"  # from which "../.." is an empty folder
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match=r"could not be read from|cannot be read as a data set"):
         load(f"hf:{name}")
 

@@ -73,7 +73,6 @@ class Pipeline(ABC):
         source: Reads it.
         selection: Selects among the examples of a batch that was read; None where nothing does.
         schedule: When selection is on.
-        span: The epochs from which and until which it is, see `Schedule.span`.
         epochs: Epochs of the whole training; None where they are not known.
         model: The model to whose device batches are moved; None where they stay.
         pool: Makes the training batches; one without a size takes that of the first batch.
@@ -121,7 +120,6 @@ class Pipeline(ABC):
 
     def __post_init__(self) -> None:
         self.examples = examples_of(self.wrapped)
-        self.span = self.schedule.span(self.epochs)
         self.is_own_size = is_own_size(self.source.loader, self.pool)
         self._after_step: list[Callable[[], None]] = []  # with the batch in training
         self._warned: set[str] = set()
@@ -280,8 +278,7 @@ class Pipeline(ABC):
         """
         schedule, source, done = self.schedule, self.source, self.source.epochs_done
         is_tried, self.tried_scores = self.tried_scores, True
-        begin, end = self.span
-        if not (is_pass and begin <= done < end) or schedule.interrupts(source.position):
+        if not (is_pass and schedule.is_on(done, self.epochs, source.position)):
             if not is_tried:
                 try_scores(selection, batch, source.place)
             return batch

@@ -232,8 +232,8 @@ class LossRecord:
         weights, is_pending = torch.ones(len(indices)), torch.zeros(len(indices), dtype=torch.bool)
         for batch in self._queue:
             if batch.missing > 0 and batch.indices is not None:
-                given = batch.indices.cpu()
-                rows, positions = (given[:, None] == indices).nonzero().unbind(1)
+                pending = batch.indices.cpu()
+                rows, positions = (pending[:, None] == indices).nonzero().unbind(1)
                 if len(rows):
                     if batch.weights is not None:
                         weights[positions] = batch.weights.cpu()[rows]

@@ -122,14 +122,28 @@ def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:
     Raises:
         ConfigError: If it is another kind of file, or there is nothing to draw.
     """
-    if path.suffix[1:] not in FORMATS:
-        raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
+    ending = ending_of(path)
     figure = ANALYSES["budgets"](comparisons)
     if isinstance(figure, Missing):
         raise ConfigError(f"{path}: {figure.why}")
     assert isinstance(figure, Figure)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(render(figure, path.suffix[1:]))
+    path.write_bytes(render(figure, ending))
+
+
+def ending_of(path: Path) -> str:
+    """Returns the ending of a picture's file, without its dot.
+
+    Raises:
+        ConfigError: If it is none that pictures have.
+
+    >>> ending_of(Path("docs/saved.svg"))
+    'svg'
+    """
+    ending = path.suffix[1:]
+    if ending not in FORMATS:
+        raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
+    return ending
 
 
 def put_between(text: str, marks: tuple[str, str], inner: str) -> str:

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from siftback.errors import ConfigError
 from siftback.lab.figures import styles
-from siftback.lab.figures.drawing import FORMATS, encode_canvas, format_tick
+from siftback.lab.figures.drawing import encode_canvas, format_tick
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.report.front import has_marks, put_between
+from siftback.lab.report.front import ending_of, has_marks, put_between
 from siftback.lab.strategies.table import library_name
 
 # What is shown: the title of an experiment, a method of it, and a budget in epochs.
@@ -164,8 +164,7 @@ def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
     Raises:
         ConfigError: If it is another kind of file, or there is nothing to draw.
     """
-    if path.suffix[1:] not in FORMATS:
-        raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
+    ending = ending_of(path)
     shown = find_saving(method_ratios(experiments(comparisons)))
     needed, metric = shown.ratio.ratio.value * BUDGET, shown.experiment.metric
     canvas = Figure(figsize=SIZE, layout="constrained")
@@ -201,4 +200,4 @@ def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
     axes.grid(color="0.9", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encode_canvas(canvas, path.suffix[1:]))
+    path.write_bytes(encode_canvas(canvas, ending))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -182,6 +182,8 @@ class Training:
         self._syncing = self.batches.refreshing
         self.made = self.evaluated = 0
         self.done = self._rate_progress = 0.0  # shares of the training
+        self.metric: MetricName = JUDGED_BY.get(data.kind, "error")
+        self._wrong_by_class: Tensor | None = None  # in the last test
         self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
         self._trained = 0
 
@@ -264,35 +266,33 @@ class Training:
         model.eval()
         loss = torch.zeros((), device=self.device)
         wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
+        by_class: Tensor | None = None
+        if self.metric == "error":
+            by_class = torch.zeros(data.classes, dtype=torch.float64, device=self.device)
         size = evaluation_batch_size(settings, data)
         for inputs, labels in evaluation_batches(data, size, self.device, settings.channels_last):
             with autocast_context(settings, self.device):
                 logits = model(inputs).float()
             loss += losses_of_outputs(logits, labels).sum()
             valid = labels != IGNORED
-            wrong += (~are_right(logits, labels) & valid).sum()
+            is_wrong = ~are_right(logits, labels) & valid
+            wrong += is_wrong.sum()
             count += valid.sum()
+            if by_class is not None:
+                by_class += labels.bincount(is_wrong.double(), minlength=data.classes)
         model.train(was_training)
+        self._wrong_by_class = by_class
         mean = float(loss) / len(data.test_labels)
         if data.kind == "pixels":
             return mean, 100 * math.sqrt(mean) / COLOUR_RANGE
         return mean, 100 * float(wrong) / float(count)
 
-    @torch.no_grad()
     def _errors_by_class(self) -> Tensor:
         """Returns float64[classes], the test error of each in percent; NaN of a class without."""
-        model, data, settings = self.stepper.tested, self.data, self.settings
-        was_training = model.training
-        model.eval()
-        size = evaluation_batch_size(settings, data)
-        wrong = torch.zeros(data.classes, dtype=torch.int64, device=self.device)
-        for inputs, labels in evaluation_batches(data, size, self.device, settings.channels_last):
-            with autocast_context(settings, self.device):
-                guesses = model(inputs).argmax(-1)
-            wrong += labels[guesses != labels].bincount(minlength=data.classes)
-        model.train(was_training)
-        counts = data.test_labels.bincount(minlength=data.classes)
-        return 100 * wrong.cpu().double() / counts
+        if self._wrong_by_class is None:  # as in a process that went on after the last test
+            self._test()
+        wrong = cast(Tensor, self._wrong_by_class).cpu()
+        return 100 * wrong / self.data.test_labels.bincount(minlength=self.data.classes)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the rest of the run depends on."""
@@ -324,6 +324,7 @@ class Training:
         self._selection, self._syncing = self.batches.selecting, self.batches.refreshing
         self.made, self.evaluated, self.done, self._rate_progress, self._trained = state["counts"]
         self._losses = state["losses"].to(self.device)
+        self._wrong_by_class = None
         torch.set_rng_state(state["random"])
         if state["random_device"] is not None:
             torch.cuda.set_rng_state(state["random_device"], self.device)
@@ -338,8 +339,7 @@ class Training:
                 suspects["suspects_wrong"] = int(data.flipped[batches.guard.suspects].sum())
                 suspects["labels_wrong"] = int(data.flipped.sum())
         by_class: dict[str, Any] = {}
-        metric: MetricName = JUDGED_BY.get(data.kind, "error")
-        if metric == "error":
+        if self.metric == "error":
             errors = self._errors_by_class()
             by_class["test_error_worst"] = float(errors[~errors.isnan()].max())
         if self.settings.rare > 1:
@@ -369,7 +369,7 @@ class Training:
             cost_scoring=self.scoring.cost,
             seconds_scoring=round(self.scoring.seconds, 6),
             seconds_observing=self.observer.seconds if self.observer else {},
-            metric=metric,
+            metric=self.metric,
             test_loss_final=last.test_loss,
             test_loss_best=min(evaluation.test_loss for evaluation in evaluations),
             tokens_per_character=data.tokens_per_character,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -183,7 +183,7 @@ class Training:
         self.made = self.evaluated = 0
         self.done = self._rate_progress = 0.0  # shares of the training
         self.metric: MetricName = JUDGED_BY.get(data.kind, "error")
-        self._wrong_by_class: Tensor | None = None  # in the last test
+        self._wrong_by_class = torch.zeros(data.classes, dtype=torch.float64, device=self.device)
         self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
         self._trained = 0
 
@@ -266,9 +266,7 @@ class Training:
         model.eval()
         loss = torch.zeros((), device=self.device)
         wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
-        by_class: Tensor | None = None
-        if self.metric == "error":
-            by_class = torch.zeros(data.classes, dtype=torch.float64, device=self.device)
+        self._wrong_by_class.zero_()
         size = evaluation_batch_size(settings, data)
         for inputs, labels in evaluation_batches(data, size, self.device, settings.channels_last):
             with autocast_context(settings, self.device):
@@ -278,10 +276,9 @@ class Training:
             is_wrong = ~are_right(logits, labels) & valid
             wrong += is_wrong.sum()
             count += valid.sum()
-            if by_class is not None:
-                by_class += labels.bincount(is_wrong.double(), minlength=data.classes)
+            if self.metric == "error":
+                self._wrong_by_class += labels.bincount(is_wrong.double(), minlength=data.classes)
         model.train(was_training)
-        self._wrong_by_class = by_class
         mean = float(loss) / len(data.test_labels)
         if data.kind == "pixels":
             return mean, 100 * math.sqrt(mean) / COLOUR_RANGE
@@ -289,10 +286,7 @@ class Training:
 
     def _errors_by_class(self) -> Tensor:
         """Returns float64[classes], the test error of each in percent; NaN of a class without."""
-        if self._wrong_by_class is None:  # as in a process that went on after the last test
-            self._test()
-        wrong = cast(Tensor, self._wrong_by_class).cpu()
-        return 100 * wrong / self.data.test_labels.bincount(minlength=self.data.classes)
+        return 100 * self._wrong_by_class.cpu() / self.data.test_labels.bincount(minlength=self.data.classes)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the rest of the run depends on."""
@@ -308,6 +302,7 @@ class Training:
             "phases": self.clock.phases,
             "counts": [self.made, self.evaluated, self.done, self._rate_progress, self._trained],
             "losses": self._losses,
+            "wrong_by_class": self._wrong_by_class,  # in the last test
             # The only global random state that is used: NumPy's and Python's are not.
             "random": torch.get_rng_state(),
             "random_device": torch.cuda.get_rng_state(self.device) if on_cuda else None,
@@ -324,7 +319,7 @@ class Training:
         self._selection, self._syncing = self.batches.selecting, self.batches.refreshing
         self.made, self.evaluated, self.done, self._rate_progress, self._trained = state["counts"]
         self._losses = state["losses"].to(self.device)
-        self._wrong_by_class = None
+        self._wrong_by_class = state["wrong_by_class"].to(self.device)
         torch.set_rng_state(state["random"])
         if state["random_device"] is not None:
             torch.cuda.set_rng_state(state["random_device"], self.device)

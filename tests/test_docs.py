@@ -92,6 +92,20 @@ def test_the_badges_say_what_the_package_needs():
     for name, requirement in needed.items():
         assert f"badge/{name}-{requirement.partition('>=')[2]}+-" in text
     assert f"badge/licence-{project['license']}-" in text
+    assert f"badge/version-{siftback.__version__}-" in text
+    least = re.search(r"--cov-fail-under=(\d+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert f"badge/coverage-{least[1]}%25+-" in text
+
+
+def test_the_citation_is_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {siftback.__version__}\n" in citation
+    bibtex = (ROOT / "README.md").read_text(encoding="utf-8").partition("```bibtex\n")[2]
+    assert f"version = {{{siftback.__version__}}}" in bibtex
+
+
+def test_the_readme_is_a_page_and_a_half():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 950
 
 
 def test_the_readme_s_blocks_run_as_a_file_and_the_first_ends_at_the_exact_step(tmp_path):

@@ -1,54 +1,29 @@
-"""Parts of pages that are from the records: what to use where, a picture, the papers' numbers."""
+"""Parts of pages that are from the records: what is saved, a picture, the papers' numbers."""
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.drawing import FORMATS, render
 from siftback.lab.figures.figure import Figure, Missing
-from siftback.lab.figures.pays import Experiment, experiments, method_ratios
+from siftback.lab.figures.pays import DEFAULT, Experiment, experiments, method_ratios
 from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import Rows, markdown
-from siftback.lab.strategies.table import library_name
 
 # A page holds a table between its two marks.
 MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
 PAPERS = ("<!-- the papers' numbers -->\n", "<!-- end of the papers' numbers -->\n")
 
 
-class Choice(NamedTuple):
-    """A situation, and the method to use in it.
-
-    Attributes:
-        label: What it was measured as.
-        situation: Where it is the one to use.
-        use: What to write, for `str.format` with the library's call.
-    """
-
-    label: str
-    situation: str
-    use: str
-
-
-CHOICES = (
-    Choice("sb-memory-default 0.5", "a data set with `dataset[i]`", "`memory={}`"),
-    Choice("sb-memory 0.55", "the same, with a share that you choose", "`memory={}`"),
-    Choice("infobatch 0.5", "the gradient must stay unbiased", "`memory={}`"),
-    Choice("sb 0.5", "a stream, read once", "`SelectiveLoader(loader, model, loss_fn, keep=0.5)`"),
-    Choice("rs2 0.5", "losses cannot be had", "`memory={}`"),
-)
-
-
 def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
-    """Writes what to use where, with its budget ratios, into a page between its marks.
+    """Writes the budget ratios of `Memory()` into a page between its marks.
 
-    A column for each experiment, at the budget at which most methods were measured. A ratio is
-    bold where its 95 % interval over the seeds is above 1; a method not measured there has none.
+    A row for each experiment, at the budget at which most methods were measured. A ratio is bold
+    where its 95 % interval over the seeds is above 1.
 
     Args:
         comparisons: The records.
@@ -61,24 +36,23 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
         raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
     # Without Traditional's curve alone, beside which no method was measured yet.
     group = [experiment for experiment in experiments(comparisons) if len(experiment.ends) > 1]
-    if not group:
-        raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
     middle = {experiment.title: _middle(experiment) for experiment in group}
-    blank = {f"{title}, {budget:g} epochs": "" for title, budget in middle.items()}
-    rows = {
-        choice.label: {
-            "your situation": choice.situation,
-            "what to use": choice.use.format(library_name(choice.label)),
+    rows = [
+        {
+            "model and data": method.experiment.title,
+            "epochs": f"{method.budget:g}",
+            "budget ratio": f"**{method.words}**" if method.ratio.exceeds(1) else method.words,
+            "95 % interval": method.ratio.interval,
         }
-        | blank
-        for choice in CHOICES
-    }
-    for method in method_ratios(group):
-        title, budget = method.experiment.title, method.budget
-        if method.label in rows and budget == middle[title]:
-            cell = f"**{method.words}**" if method.ratio.exceeds(1) else method.words
-            rows[method.label][f"{title}, {budget:g} epochs"] = cell
-    _fill(page, MARKS, list(rows.values()))
+        for method in method_ratios(group)
+        if method.label.partition(" ")[0] == DEFAULT
+        and method.budget == middle[method.experiment.title]
+    ]
+    if not rows:
+        raise ConfigError(
+            f"{page}: there are no budget ratios of {DEFAULT}. Record some: siftback run pays"
+        )
+    _fill(page, MARKS, rows)
 
 
 def write_papers(results: Path, page: Path) -> None:

@@ -147,10 +147,10 @@ def describe_step(host: Path, gpu: Path) -> str:
             f"benchmarks/step.py --json {host}, and on a GPU benchmarks/gpu.py --json {gpu}"
         ) from None
     return (
-        f"On the host `{NAME}` adds {alone:.2f} ms to a step, {beside:.2f} ms with two workers, "
-        f"and {least:.2f} to {most:.2f} ms in a loop that trains, by framework (batches of 128 of "
-        f"50,000 examples, draws included). On an {record['environment']['device']} a step takes "
-        f"{fastest:.2f} to {slowest:.2f} times as long as a plain one, in {len(ratios)} trainings."
+        f"A step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one on an "
+        f"{record['environment']['device']} ({len(ratios)} trainings). On the host `{NAME}` adds "
+        f"{alone:.2f} ms to a step of 128 examples, {beside:.2f} ms with two workers, and "
+        f"{least:.2f} to {most:.2f} ms in a loop that trains, by framework, draws included."
     )
 
 

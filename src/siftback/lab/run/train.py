@@ -286,7 +286,11 @@ class Training:
 
     def _errors_by_class(self) -> Tensor:
         """Returns float64[classes], the test error of each in percent; NaN of a class without."""
-        return 100 * self._wrong_by_class.cpu() / self.data.test_labels.bincount(minlength=self.data.classes)
+        return (
+            100
+            * self._wrong_by_class.cpu()
+            / self.data.test_labels.bincount(minlength=self.data.classes)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the rest of the run depends on."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections import UserDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,32 +136,3 @@ class Batch:
             f"batch is a {type(data).__name__}{' of its examples' if is_list else ''}: have the "
             "collate function make one of them"
         )
-
-
-def join_batches(batches: Sequence[Batch], pad: Pad | None = None) -> Batch:
-    """Joins batches of the same structure; a single one is returned as it is.
-
-    Args:
-        batches: At least one.
-        pad: How rows of several shapes are joined, see `Pool`.
-
-    Raises:
-        BatchError: If rows differ in shape and ``pad`` does not say how to join them.
-    """
-    first = batches[0]
-    if len(batches) == 1:
-        return first
-    data = [batch.data for batch in batches]
-    joined = pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists)
-    indices = [batch.indices for batch in batches if batch.indices is not None]
-    if len({part.device for part in indices}) > 1:
-        indices = [part.to(first.device, non_blocking=True) for part in indices]
-    weights = [batch.weights for batch in batches if batch.weights is not None]
-    return Batch(
-        joined,
-        sum(batch.size for batch in batches),
-        first.device,
-        torch.cat(indices) if len(indices) == len(batches) else None,
-        torch.cat(weights) if len(weights) == len(batches) else None,
-        lists=first.lists,
-    )

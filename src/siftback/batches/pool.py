@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siftback.arguments import check_choice, check_integer, format_value
 from siftback.batches import tree
-from siftback.batches.batch import Batch, Pad, join_batches
+from siftback.batches.batch import Batch, Pad
 from siftback.batches.tree import Lists, read_structure
 from siftback.errors import BatchError, ConfigError
 from siftback.state import (
@@ -54,6 +54,7 @@ class Pool:
 
     Attributes:
         dropped: Number of examples that ``drop_last=True`` has dropped.
+        ready: Number of full batches to be released next, after the one released last.
         lists: Which lists in a batch hold one example per entry, see `read_structure`; None before
             the first batch, which says it unless it is set.
 
@@ -89,7 +90,7 @@ class Pool:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.pad = pad
-        self.dropped = 0
+        self.dropped = self.ready = 0
         self.lists: Lists | None = None
         self._batches: deque[Batch] = deque()
         self._pooled = 0
@@ -144,15 +145,19 @@ class Pool:
         Args:
             to_come: Examples that this epoch still adds; infinity where that is not known.
         """
-        while self._pooled >= (size := self._next_size(self._pooled, to_come)):
+        sizes: list[int] = []
+        pooled, last = self._pooled, self.batch_size + 1
+        while True:
+            size = self.batch_size
+            if pooled + to_come == last and size > 1 and not self.drop_last:
+                size = self._size_before_last(pooled)
+            if pooled < size:
+                break
+            sizes.append(size)
+            pooled -= size
+        for index, size in enumerate(sizes, 1):
+            self.ready = len(sizes) - index
             yield self._release(size)
-
-    def ready(self, to_come: float) -> int:
-        """Returns the number of batches that `release_full` releases now."""
-        count, pooled = 0, self._pooled
-        while pooled >= (size := self._next_size(pooled, to_come)):
-            count, pooled = count + 1, pooled - size
-        return count
 
     def end_epoch(self, *, single: bool = False) -> Iterator[Any]:
         """Treats the rest as ``drop_last`` says; releases at most one smaller batch.
@@ -177,7 +182,7 @@ class Pool:
         if self.drop_last != "carry":
             self.dropped += self._pooled
             self._batches.clear()
-            self._pooled = 0
+            self._pooled = self.ready = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Returns a copy of the pooled batches."""
@@ -252,11 +257,9 @@ class Pool:
             return Batch(data, count, device, lists=self.lists)
         return Batch(data, size, device)
 
-    def _next_size(self, pooled: int, to_come: float) -> int:
-        """Returns the size of the next batch, if so many examples were pooled."""
+    def _size_before_last(self, pooled: int) -> int:
+        """Returns the size of a batch after which a single row of so many would be left."""
         size = self.batch_size
-        if self.drop_last or size == 1 or pooled + to_come != size + 1:
-            return size
         if size == 2:
             return 3
         # A batch of unknown structure is released whole or not at all.
@@ -268,6 +271,11 @@ class Pool:
         return size - 1
 
     def _release(self, count: int) -> Batch:
+        """Returns the first examples, joined.
+
+        Raises:
+            BatchError: If their rows differ in shape and ``pad`` does not say how to join them.
+        """
         self._pooled -= count
         batches: list[Batch] = []
         while count:
@@ -281,7 +289,21 @@ class Pool:
                 )
             batches.append(batch)
             count -= batch.size
-        return join_batches(batches, self.pad)
+        if len(batches) == 1:
+            return batches[0]
+        first, data, pad = batches[0], [batch.data for batch in batches], self.pad
+        indices = [batch.indices for batch in batches if batch.indices is not None]
+        if len({part.device for part in indices}) > 1:
+            indices = [part.to(first.device, non_blocking=True) for part in indices]
+        weights = [batch.weights for batch in batches if batch.weights is not None]
+        return Batch(
+            pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists),
+            sum(batch.size for batch in batches),
+            first.device,
+            torch.cat(indices) if len(indices) == len(batches) else None,
+            torch.cat(weights) if len(weights) == len(batches) else None,
+            lists=first.lists,
+        )
 
 
 def _batch_check(count: int, weighted: bool, indexed: bool) -> Check:

@@ -195,22 +195,18 @@ class ChainingPipeline(DrawingPipeline):
         """See `Pipeline.is_between_epochs`."""
         return super().is_between_epochs and not self.source.is_within_pass
 
-    def pooled_batches(self, epoch: Epoch) -> Iterator[Batch]:
-        """See `Pipeline.pooled_batches`; the source may have more than those of the epoch."""
+    def training_batches(self, epoch: Epoch) -> Iterator[Batch]:
+        """See `Pipeline.training_batches`; the source may have more than those of the epoch."""
         source = self.source
         if not source.is_complete:  # as after a state that was saved with the last batch
-            for batch in super().pooled_batches(epoch):
+            for batch in super().training_batches(epoch):
+                source.released += source.chains
                 yield batch
                 if source.is_complete:
                     break
             else:  # its last batch has ended it
                 return
         self.end_source(epoch)
-
-    def move_on(self, ready: int) -> None:
-        """See `Pipeline.move_on`."""
-        super().move_on(ready)
-        self.source.released += self.source.chains
 
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""

@@ -200,7 +200,9 @@ class Pipeline(ABC):
             LossError: If scores cannot be selected by.
         """
         for batch in self.pooled_batches(epoch):
-            self.move_on(self.pool.ready(self.to_come))
+            # What the source has read is spread evenly over the batches made of it.
+            self.done = self.done_next
+            self.done_next += (self.source.epochs_done - self.done_next) / (self.pool.ready + 1)
             yield batch
 
     def pooled_batches(self, epoch: Epoch) -> Iterator[Batch]:
@@ -293,14 +295,6 @@ class Pipeline(ABC):
     def count_scored(self, batch: Batch, scores: Tensor) -> None:
         """Counts a batch that was scored, float32[N]; a rule learns from the scores."""
         self.stats.scored += batch.size
-
-    def move_on(self, ready: int) -> None:
-        """Moves progress on by a batch, before which as many others are ready for training.
-
-        What the source has read is spread evenly over the batches made of it.
-        """
-        self.done = self.done_next
-        self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
 
     def follow_step(self, selection: BatchSelection, batch: Batch) -> None:
         """Has a scorer follow the step with a batch that training is given."""

@@ -1,5 +1,6 @@
 """Trials with the first batches, before selection begins: that they can be scored and pooled."""
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,8 +11,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from siftback.batches import tree
-from siftback.batches.batch import Batch, Pad, join_batches
+from siftback.batches.batch import Batch, Pad
 from siftback.batches.collating import undisturbed
+from siftback.batches.pool import Pool
 from siftback.errors import BatchError
 from siftback.loader.selection import BatchSelection
 from siftback.scorers.selection_pass import common_device, untouched
@@ -75,8 +77,10 @@ class PoolTrial:
             return
         with undisturbed(), explaining(f"while examples of {where} were pooled on trial"):
             try:
-                row = batch.take(torch.zeros(1, dtype=torch.int64))
-                join_batches([self._row or row, row], pad)
+                row, pool = batch.take(torch.zeros(1, dtype=torch.int64)), Pool(2, pad=pad)
+                for single in (self._row or row, row):
+                    pool.add_batch(single, is_copy=True)
+                next(pool.release_full(math.inf))
             except (RuntimeError, NotImplementedError) as error:
                 raise BatchError(
                     f"{where} cannot be split into examples and pooled ({error}): have the "

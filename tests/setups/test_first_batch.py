@@ -227,7 +227,8 @@ SCORERS = {
 def trained(make, monkeypatch=None):
     """Everything that a training of three epochs leaves, with or without the score of a batch."""
     if monkeypatch is not None:
-        monkeypatch.setattr("siftback.loader.pipeline.try_scores", lambda *arguments: None)
+        scored = "siftback.loader.selection.BatchSelection.try_scores"
+        monkeypatch.setattr(scored, lambda *arguments: None)
         monkeypatch.setattr("siftback.loader.pipeline.PoolTrial.join", lambda *arguments: None)
     torch.manual_seed(0), np.random.seed(0), random.seed(0)
     model = Noisy()

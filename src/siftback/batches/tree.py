@@ -123,7 +123,7 @@ def measure(batch: Any, lists: Lists) -> tuple[int, torch.device]:
     Raises:
         BatchError: As for `size`.
     """
-    members = leaves(batch, lists)
+    members = _tensors_alone(batch, "", lists) or [leaf for _, leaf in columns(batch, lists)]
     sizes = {len(leaf) for leaf in members}
     if len(sizes) != 1:
         raise _mismatched(batch, columns(batch, lists))
@@ -163,13 +163,9 @@ def columns(batch: Any, lists: Lists, path: str = "") -> list[tuple[str, Any]]:
     return [leaf for step, child in children.items() for leaf in columns(child, lists, path + step)]
 
 
-def leaves(batch: Any, lists: Lists = _LEAVES) -> Sequence[Any]:
-    """Returns the columns of a batch without their paths; by default all leaves but None.
-
-    Raises:
-        BatchError: As for `columns`.
-    """
-    return _tensors_alone(batch, "", lists) or [leaf for _, leaf in columns(batch, lists)]
+def leaves(batch: Any) -> Sequence[Any]:
+    """Returns the leaves of a batch, which are no structure, whatever they are; without None."""
+    return _tensors_alone(batch, "", _LEAVES) or [leaf for _, leaf in columns(batch, _LEAVES)]
 
 
 def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:

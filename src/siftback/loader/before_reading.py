@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -146,15 +146,10 @@ class DrawingPipeline(Pipeline):
             rows = weights.nonzero().squeeze(1)
             return batch.keep(rows, weights[rows])
         if self.selection:
-            is_pass = self.draw.current.is_scoring
-            return self.select_by_scores(self.selection, batch, is_pass=is_pass)
+            current, indices = self.draw.current, cast(Tensor, batch.indices)
+            learn = partial(self.draw.losses.rescore, indices, epoch=current.number)
+            return self.selection.select(batch, self.source, learn, is_pass=current.is_scoring)
         return batch
-
-    def count_scored(self, batch: Batch, scores: Tensor) -> None:
-        """See `Pipeline.count_scored`."""
-        super().count_scored(batch, scores)
-        indices: Any = batch.indices
-        self.draw.losses.rescore(indices, scores, self.draw.current.number)
 
     def check_lengths(self) -> None:
         """See `Pipeline.check_lengths`."""

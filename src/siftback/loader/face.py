@@ -228,6 +228,8 @@ class SelectiveLoader:
         selection = None
         if selector is not None:
             selection = BatchSelection(
+                self.schedule,
+                self.epochs,
                 selector,
                 scorer,
                 model,
@@ -237,6 +239,7 @@ class SelectiveLoader:
                 self._generator,
                 self._exact,
                 self._record.reads,
+                self.stats,
             )
         shared: dict[str, Any] = {
             "wrapped": loader,

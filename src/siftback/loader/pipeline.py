@@ -22,7 +22,7 @@ from siftback.epochs.sampler import warning_beyond
 from siftback.errors import BatchError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
-from siftback.loader.trial import PoolTrial, try_scores
+from siftback.loader.trial import PoolTrial
 from siftback.loader.wrapped import is_own_size, resolve_pool, sizes_of
 from siftback.processes.barrier import barrier
 from siftback.rules.rule import EpochRule
@@ -112,7 +112,6 @@ class Pipeline(ABC):
     done_next: float = 0.0
     loaded: Callable[[], None] | None = None
     trial: PoolTrial = field(default_factory=PoolTrial)
-    tried_scores: bool = False
 
     splits = leaves_out_read = True
     rule: EpochRule | None = field(default=None, init=False)
@@ -264,37 +263,6 @@ class Pipeline(ABC):
                 f"{source.place} is empty: leave empty batches out of the wrapped loader"
             )
         return batch if self.model is None else batch.to_device_of(self.model)
-
-    def select_by_scores(
-        self, selection: BatchSelection, batch: Batch, *, is_pass: bool = True
-    ) -> Batch:
-        """Returns the examples that a selection keeps of a batch; the batch itself while it is off.
-
-        Args:
-            selection: The selection.
-            batch: The batch.
-            is_pass: Whether it may be on in this epoch.
-
-        Raises:
-            LossError: If scores cannot be selected by.
-        """
-        schedule, source, done = self.schedule, self.source, self.source.epochs_done
-        is_tried, self.tried_scores = self.tried_scores, True
-        if not (is_pass and schedule.is_on(done, self.epochs, source.position)):
-            if not is_tried:
-                try_scores(selection, batch, source.place)
-            return batch
-        if schedule.anneal:
-            keep = schedule.keep(done, self.epochs, own=selection.keep)
-            selection.selector.set_keep(keep)  # type: ignore[attr-defined]
-        scores = selection.score(batch)
-        if selection.needs_scores:
-            self.count_scored(batch, scores)
-        return batch.keep(*selection.select(scores, source, self.stats))
-
-    def count_scored(self, batch: Batch, scores: Tensor) -> None:
-        """Counts a batch that was scored, float32[N]; a rule learns from the scores."""
-        self.stats.scored += batch.size
 
     def follow_step(self, selection: BatchSelection, batch: Batch) -> None:
         """Has a scorer follow the step with a batch that training is given."""
@@ -469,7 +437,7 @@ class Pipeline(ABC):
         # The user's own batches are given as they are, the last one of a single row included.
         is_own = is_whole and is_own_size(self.source.loader, pool)
         self.to_come = math.inf if is_own else rows
-        if not (self.selection and self.selection.is_by_chance(self.schedule)):
+        if not (self.selection and self.selection.is_by_chance):
             pooled = len(pool)
             self.known_steps = self.count(pooled + rows, is_whole and not pooled)
 
@@ -543,7 +511,7 @@ class Pipeline(ABC):
         Raises:
             TypeError: If it is left to chance, in any epoch.
         """
-        if self.selection and self.selection.is_by_chance(self.schedule):
+        if self.selection and self.selection.is_by_chance:
             raise self.selection.left_to_chance()
 
     def scored_rows(self, selection: BatchSelection, number: int) -> tuple[int, bool]:
@@ -643,7 +611,8 @@ class Pipeline(ABC):
         self.to_come = math.inf if state["to_come"] == _UNKNOWN else state["to_come"]
         self.known_steps = None if state["batches"] == _UNKNOWN else state["batches"]
         self.epoch, self.is_set, self._after_step = NO_EPOCH, False, []
-        self.tried_scores = self.source.epoch > 0 or self.source.is_within
+        if self.selection:
+            self.selection.is_tried = self.source.epoch > 0 or self.source.is_within
         self.record.clear()
         self.loaded = partial(self.load_flow, state) if self.source.is_within else None
 
@@ -673,7 +642,7 @@ class ScoringPipeline(Pipeline):
     def select(self, batch: Batch) -> Batch:
         """See `Pipeline.select`."""
         self.stats.seen += batch.size
-        return self.select_by_scores(self.selection, batch)
+        return self.selection.select(batch, self.source)
 
     def plan_rows(self, number: int) -> tuple[int, bool]:
         """See `Pipeline.plan_rows`."""

@@ -1,17 +1,22 @@
 """Selection among the examples of one batch, by scores computed before training's forward."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from siftback.arguments import check_choice, check_flag
 from siftback.batches.batch import Batch
+from siftback.batches.collating import undisturbed
 from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
+from siftback.loader.trial import explaining
 from siftback.losses.per_example import (
     Losses,
     LossFn,
@@ -22,7 +27,7 @@ from siftback.losses.per_example import (
 from siftback.processes.distributed import rank_and_world
 from siftback.schedule import Schedule
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import check_scorer
+from siftback.scorers.selection_pass import check_scorer, common_device, untouched
 from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
@@ -35,6 +40,8 @@ class BatchSelection:
     """Scores a batch and selects by the scores.
 
     Args:
+        schedule: When it is on, and how much is kept.
+        epochs: Epochs of the whole training; None where they are not known.
         selector: Selects by the scores.
         scorer: Computes the scores; by default `Fresh`.
         model: The model; None is enough where no scores are needed.
@@ -44,6 +51,7 @@ class BatchSelection:
         generator: Source of random numbers.
         exact: Whether exactly ``max(1, round(keep * N))`` of N examples are kept.
         reads: Reads scores of a device without waiting for it.
+        stats: Counts what is scored, and scores that are not finite.
 
     Attributes:
         needs_scores: Whether the selector selects by scores.
@@ -51,6 +59,8 @@ class BatchSelection:
         keep: The selector's own share, which a schedule may change.
         leaves_out: Whether some examples are left out where it is on.
         follows_steps: Whether the scorer is to know of each training step.
+        is_tried: Whether a batch was scored, on trial or in earnest.
+        is_by_chance: Whether the number of examples kept is left to chance in any epoch.
 
     Raises:
         ConfigError: If scores are needed, and no model or not one loss function was given; or if
@@ -59,6 +69,8 @@ class BatchSelection:
 
     def __init__(
         self,
+        schedule: Schedule,
+        epochs: float | None,
         selector: Selector,
         scorer: Scorer | None,
         model: nn.Module | None,
@@ -68,7 +80,9 @@ class BatchSelection:
         generator: torch.Generator,
         exact: bool,
         reads: HostReads,
+        stats: Stats,
     ) -> None:
+        self._schedule, self._epochs, self._stats = schedule, epochs, stats
         self.needs_scores = selector.needs_scores
         if self.needs_scores and model is None:
             raise ConfigError(no_model(type(selector).__name__))
@@ -82,6 +96,52 @@ class BatchSelection:
         self.leaves_out = self.keep < 1 or getattr(selector, "above", None) is not None
         after_step = getattr(self.scorer.after_step, "__func__", None)
         self.follows_steps = self.needs_scores and after_step is not Scorer.after_step
+        self.is_tried = False
+        self.is_by_chance = not exact and (self.keep < 1 or bool(schedule.anneal))
+
+    def select(
+        self,
+        batch: Batch,
+        source: Source,
+        learn: Callable[[Tensor], None] | None = None,
+        *,
+        is_pass: bool = True,
+    ) -> Batch:
+        """Returns the examples that are kept of a batch; the batch itself while selection is off.
+
+        Args:
+            batch: The batch.
+            source: Where it is from.
+            learn: Called with its scores, float32[N]; None where nothing learns from them.
+            is_pass: Whether selection may be on in this epoch.
+
+        Raises:
+            LossError: If a score is not finite and ``on_nonfinite="error"``, of an accelerator in a
+                later step; or if fewer scores are finite than examples must be kept.
+        """
+        schedule, epochs, done = self._schedule, self._epochs, source.epochs_done
+        is_tried, self.is_tried = self.is_tried, True
+        if not (is_pass and schedule.is_on(done, epochs, source.position)):
+            if not is_tried:
+                self.try_scores(batch, source.place)
+            return batch
+        selector: Any = self.selector
+        if schedule.anneal:
+            selector.set_keep(schedule.keep(done, epochs, own=self.keep))
+        scores = self.score(batch)
+        count = count_of(selector.keep, len(scores)) if self.exact else None
+        if not self.needs_scores:
+            return batch.keep(*selector.select(scores, self._generator, count))
+        self._stats.scored += batch.size
+        if learn:
+            learn(scores)
+        if self._on_nonfinite != "error":
+            return batch.keep(*self._select_finite(scores, scores.isfinite(), count, source))
+        ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        selection = selector.select(ranked, self._generator, count)
+        note = partial(count_nonfinite, source.position, source.epoch, self._stats)
+        self._reads.add(note, scores)
+        return batch.keep(*selection)
 
     def score(self, batch: Batch) -> Tensor:
         """Returns float32[N], the scores of a batch; zeros if the selector needs none."""
@@ -92,31 +152,32 @@ class BatchSelection:
             return check_losses(batch.scores, batch.size).to(device)
         return self.scorer.score(self.losses, self.model, batch.data, batch.indices)
 
-    def select(self, scores: Tensor, source: Source, stats: Stats) -> Selection:
-        """Selects by the scores.
+    def try_scores(self, batch: Batch, where: str) -> None:
+        """Scores a batch as it will be once selection is on, and forgets the scores.
 
-        Args:
-            scores: float32[N].
-            source: Where the batch is from, for errors.
-            stats: Counts the scores that are not finite.
+        Nothing is left changed: random states, the model's modes and buffers, the scorer.
 
         Raises:
-            LossError: If a score is not finite and ``on_nonfinite="error"``, of an accelerator in a
-                later step; or if fewer scores are finite than examples must be kept.
+            BatchError: As the scorer does.
+            LossError: If there is not one loss per example.
         """
-        count = count_of(self.selector.keep, len(scores)) if self.exact else None
-        if not self.needs_scores:
-            return self.selector.select(scores, self._generator, count)
-        if self._on_nonfinite != "error":
-            return self._select_finite(scores, scores.isfinite(), count, source, stats)
-        ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        selection = self.selector.select(ranked, self._generator, count)
-        self._reads.add(partial(count_nonfinite, source.position, source.epoch, stats), scores)
-        return selection
-
-    def is_by_chance(self, schedule: Schedule) -> bool:
-        """Returns whether the number of examples kept is left to chance in any epoch."""
-        return not self.exact and (self.keep < 1 or bool(schedule.anneal))
+        model = self.model
+        # What a lazy module makes of its first batch would come from other random numbers.
+        if not self.needs_scores or any(map(is_lazy, model.parameters())):
+            return
+        with ExitStack() as stack:
+            device = common_device(model, batch.data)
+            stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+            stack.enter_context(undisturbed(self.scorer))
+            for module in (model, *modules_of(self.losses)):
+                stack.enter_context(untouched(module, None, device))
+            stack.enter_context(
+                explaining(
+                    f"while {where} was scored, once and without effect, as every batch is after "
+                    "the warm-up: losses=fn(model, batch) takes a model and batches of any kind"
+                )
+            )
+            self.score(batch)
 
     def left_to_chance(self) -> TypeError:
         """Returns the error that the number of examples kept is left to chance."""
@@ -127,11 +188,11 @@ class BatchSelection:
         )
 
     def _select_finite(
-        self, scores: Tensor, finite: Tensor, count: int | None, source: Source, stats: Stats
+        self, scores: Tensor, finite: Tensor, count: int | None, source: Source
     ) -> Selection:
         """Selects among the finite scores; keeps all or none of the others."""
         rows, others = finite.nonzero().squeeze(1), (~finite).nonzero().squeeze(1)
-        stats.nonfinite += len(others)
+        self._stats.nonfinite += len(others)
         if self._on_nonfinite == "drop":
             others = others[:0]
         if count is not None:
@@ -164,6 +225,14 @@ def count_nonfinite(batch: int, epoch: int, stats: Stats, scores: Tensor) -> Non
         stats.nonfinite += int((~finite).sum())
         advice = ', or give on_nonfinite="keep" or "drop"'
         check_finite(scores, lambda row: f"{row} in batch {batch} of epoch {epoch}", advice)
+
+
+def modules_of(function: Any) -> list[nn.Module]:
+    """Returns the modules that a loss function consists of."""
+    if isinstance(function, partial):
+        within = (function.func, *function.args, *function.keywords.values())
+        return [module for argument in within for module in modules_of(argument)]
+    return [function] if isinstance(function, nn.Module) else []
 
 
 def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:

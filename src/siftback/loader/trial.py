@@ -1,50 +1,17 @@
-"""Trials with the first batches, before selection begins: that they can be scored and pooled."""
+"""A trial with the first batches, before selection begins: that their examples can be pooled."""
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.parameter import is_lazy
 
 from siftback.batches import tree
 from siftback.batches.batch import Batch, Pad
 from siftback.batches.collating import undisturbed
 from siftback.batches.pool import Pool
 from siftback.errors import BatchError
-from siftback.loader.selection import BatchSelection
-from siftback.scorers.selection_pass import common_device, untouched
-
-
-def try_scores(selection: BatchSelection, batch: Batch, where: str) -> None:
-    """Scores a batch as it will be once selection is on, and forgets the scores.
-
-    Nothing is left changed: random states, the model's modes and buffers, the scorer.
-
-    Raises:
-        BatchError: As the scorer does.
-        LossError: If there is not one loss per example.
-    """
-    model, losses = selection.model, selection.losses
-    # What a lazy module makes of its first batch would come from other random numbers.
-    if not selection.needs_scores or any(map(is_lazy, model.parameters())):
-        return
-    with ExitStack() as stack:
-        device = common_device(model, batch.data)
-        stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
-        stack.enter_context(undisturbed(selection.scorer))
-        for module in (model, *modules_of(losses)):
-            stack.enter_context(untouched(module, None, device))
-        stack.enter_context(
-            explaining(
-                f"while {where} was scored, once and without effect, as every batch is after the "
-                "warm-up: losses=fn(model, batch) takes a model and batches of any kind"
-            )
-        )
-        selection.score(batch)
 
 
 class PoolTrial:
@@ -99,11 +66,3 @@ def explaining(note: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(note)
         raise
-
-
-def modules_of(function: Any) -> list[nn.Module]:
-    """Returns the modules that a loss function consists of."""
-    if isinstance(function, partial):
-        within = (function.func, *function.args, *function.keywords.values())
-        return [module for argument in within for module in modules_of(argument)]
-    return [function] if isinstance(function, nn.Module) else []

@@ -4,13 +4,13 @@ import subprocess
 import sys
 
 MISSING = {
-    "lightning": ("lightning", ": pip install siftback[lightning]"),
+    "lightning": ("lightning", ": pip install 'siftback[lightning]'"),
     "huggingface": (
         "transformers",
-        " needs transformers and accelerate: pip install siftback[huggingface]",
+        " needs transformers and accelerate: pip install 'siftback[huggingface]'",
     ),
-    "accelerate": ("accelerate", " needs Accelerate: pip install siftback[accelerate]"),
-    "keras": ("keras", " needs Keras 3: pip install siftback[keras]"),
+    "accelerate": ("accelerate", " needs Accelerate: pip install 'siftback[accelerate]'"),
+    "keras": ("keras", " needs Keras 3: pip install 'siftback[keras]'"),
 }
 CODE = """
 import importlib, sys

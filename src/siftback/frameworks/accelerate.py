@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "accelerate":
         raise
     raise ImportError(
-        "siftback.frameworks.accelerate needs Accelerate: pip install siftback[accelerate]"
+        "siftback.frameworks.accelerate needs Accelerate: pip install 'siftback[accelerate]'"
     ) from error
 
 from siftback.batches.order import is_plain, is_trackable, sampler_of

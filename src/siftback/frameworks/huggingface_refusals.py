@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "siftback.frameworks.huggingface needs transformers and accelerate: "
-        "pip install siftback[huggingface]"
+        "pip install 'siftback[huggingface]'"
     ) from error
 
 Method = Literal["two_pass", "single_pass", "auto"]

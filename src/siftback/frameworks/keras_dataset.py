@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     if error.name != "keras":  # such as the package of another backend
         raise
     raise ImportError(
-        "siftback.frameworks.keras needs Keras 3: pip install siftback[keras]"
+        "siftback.frameworks.keras needs Keras 3: pip install 'siftback[keras]'"
     ) from error
 
 from siftback.arguments import check_integer

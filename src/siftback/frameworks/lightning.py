@@ -1,6 +1,6 @@
 """Selection inside Lightning: within a step, by a callback; before reading, by a data module.
 
-Needs ``pip install siftback[lightning]``.
+Needs ``pip install "siftback[lightning]"``.
 """
 
 import copy
@@ -40,7 +40,7 @@ try:
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
     from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError as error:
-    raise ImportError("siftback.frameworks.lightning: pip install siftback[lightning]") from error
+    raise ImportError("siftback.frameworks.lightning: pip install 'siftback[lightning]'") from error
 
 __all__ = ["SelectiveCallback", "SelectiveDataModule"]
 

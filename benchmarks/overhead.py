@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from goals import Goal, begin, median_seconds, options, report
 from siftback import Epochs, Fresh, Memory, Percentile, Pool, Schedule, SelectiveLoader
 from siftback.lab.models import build
-from siftback.selectors.history import LossHistory, rank_shares
+from siftback.selectors.percentile import LossHistory, rank_shares
 
 KEEP, HISTORY, BATCH, EXAMPLES = 1 / 3, 1024, 128, 50_000
 LONG_HISTORY = 1_000_000

@@ -34,7 +34,7 @@ from siftback import (
 )
 from siftback.contrib import Pipelined
 from siftback.pruning import AUM, Forgetting
-from siftback.selectors.history import LossHistory
+from siftback.selectors.percentile import LossHistory
 from stateful_parts import (
     COUNT,
     KEEP,

@@ -6,7 +6,7 @@ import pytest
 from siftback import Percentile
 from siftback.arguments import check_integer, check_number, check_share, is_number
 from siftback.errors import ConfigError
-from siftback.selectors.history import LossHistory
+from siftback.selectors.percentile import LossHistory
 
 
 @pytest.mark.parametrize("value", [0, 2, 0.5, np.float64(0.5), np.float32(0.5), np.int64(3)])

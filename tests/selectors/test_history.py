@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reference import percentile
 from siftback.errors import ConfigError, StateError
-from siftback.selectors.history import LossHistory, rank_shares
+from siftback.selectors.percentile import LossHistory, rank_shares
 
 few_values = st.integers(0, 4).map(float)  # so that many tie
 any_values = st.floats(width=32, allow_nan=False, allow_infinity=False)

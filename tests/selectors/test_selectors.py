@@ -11,8 +11,7 @@ from reference import batch_first, mid_rank_probability, one_at_a_time, shared_p
 from resuming import check_resumes, selecting
 from siftback import Percentile, Uniform
 from siftback.errors import ConfigError, StateError
-from siftback.selectors.history import LossHistory
-from siftback.selectors.percentile import percentile_probabilities
+from siftback.selectors.percentile import LossHistory, percentile_probabilities
 from siftback.selectors.uniform import All
 from toys import seeded
 

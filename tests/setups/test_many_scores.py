@@ -14,8 +14,7 @@ from siftback import (
     Unbiased,
     Uniform,
 )
-from siftback.selectors.history import LossHistory, rank_shares
-from siftback.selectors.percentile import percentile_probabilities
+from siftback.selectors.percentile import LossHistory, percentile_probabilities, rank_shares
 from siftback.selectors.ranking import threshold_probabilities
 from siftback.selectors.uniform import All
 from toys import seeded

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from siftback.draws.exact_draw import draw_exactly
 from siftback.draws.histogram_draw import draw_in_blocks, tied_probabilities
-from siftback.sorting import sort_values
+from siftback.selectors.sampling import sort_values
 
 SORTED = 1 << 22
 """Up to how many scores are sorted; more are drawn by a histogram, in blocks."""

@@ -7,8 +7,12 @@ from torch import Tensor
 
 from siftback.arguments import check_number, format_value
 from siftback.errors import ConfigError
-from siftback.selectors.history import LossHistory, rank_shares
-from siftback.selectors.percentile import beta_of_keep, percentile_probabilities
+from siftback.selectors.percentile import (
+    LossHistory,
+    beta_of_keep,
+    percentile_probabilities,
+    rank_shares,
+)
 from siftback.selectors.sampling import (
     choose,
     choose_exactly,

@@ -4,13 +4,15 @@ import torch
 from torch import Tensor
 
 from siftback.selectors.selection import Selection, unweighted
-from siftback.sorting import sort_values
 
 LEAST_PROBABILITY = 1e-12
 """Used in place of a probability of 0, so that k examples can always be kept."""
 
 # Of more values than these, the error of sums in float32 is not far below a single value.
 _FEW = 1 << 16
+
+# As many are sorted faster by NumPy.
+_MANY = 1 << 10
 
 
 def count_of(keep: float, size: int) -> int:
@@ -121,3 +123,26 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     scale = scales.take(first)  # indexing with brackets would synchronize
     scaled = torch.where(certain < first, 1.0, (scale * ordered).clamp(max=1.0))
     return torch.empty_like(scaled).scatter_(0, order, scaled)
+
+
+def sort_values(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorts values, with their order, as ``values.sort()`` does; the order of ties may differ.
+
+    Many on the CPU are sorted by NumPy, which uses its vector instructions: 50,000 about six times
+    as fast.
+
+    Args:
+        values: [n], none NaN, without a gradient.
+
+    Returns:
+        The values in ascending order; and int64[n], where each was.
+
+    >>> sort_values(torch.tensor([0.5, 0.1, 0.3]))
+    (tensor([0.1000, 0.3000, 0.5000]), tensor([1, 2, 0]))
+    """
+    is_few = len(values) < _MANY or values.dtype == torch.bfloat16  # which NumPy does not have
+    if is_few or values.device.type != "cpu":
+        ordered, order = values.sort()
+        return ordered, order
+    order = torch.from_numpy(values.numpy().argsort())
+    return values[order], order

@@ -77,7 +77,14 @@ class HostReads:
             LossError: While a CUDA graph is captured.
         """
         streams = [_stream_of(t.device) for t in tensors if t is not None and not t.is_cpu]
-        copies = [None if tensor is None else _copy(tensor) for tensor in tensors]
+        copies: list[Tensor | None] = []
+        for tensor in tensors:
+            copy = None
+            if tensor is not None:
+                dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+                copy = torch.empty(tensor.shape, dtype=dtype, pin_memory=not tensor.is_cpu)
+                copy.copy_(tensor.detach(), non_blocking=True)
+            copies.append(copy)
         if not (streams or self._groups):  # there already, and nothing before it is awaited
             then(*copies)
             return
@@ -121,13 +128,6 @@ class HostReads:
                     self._groups.popleft()
         finally:
             self._is_running = False
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """Returns a copy on the host, which is there once what is queued on the device is done."""
-    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    copy = torch.empty(tensor.shape, dtype=dtype, pin_memory=tensor.device.type != "cpu")
-    return copy.copy_(tensor.detach(), non_blocking=True)
 
 
 def _stream_of(device: torch.device) -> torch.Stream:

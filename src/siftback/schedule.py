@@ -162,6 +162,9 @@ class Schedule:
             selector must have ``set_keep`` and a share: all selectors here do, except `All` and a
             fixed `Threshold`; of the rules those with ``keep``.
 
+    Attributes:
+        needs_epochs: Whether the number of epochs must be known: for a share above 0, or a tail.
+
     Raises:
         ConfigError: If a time is neither `Epochs` nor a `Share`, ``end`` or the annealing's end
             is not after the beginning, or ``interrupt`` is out of range.
@@ -210,14 +213,11 @@ class Schedule:
             )
         self.warmup, self.start, self.end, self.tail = warmup, start, end, tail
         self.interrupt, self.anneal = interrupt, anneal
-
-    @property
-    def needs_epochs(self) -> bool:
-        """Whether the number of epochs must be known: for a share above 0, or a tail."""
-        until = self.anneal and self.anneal.until
-        moments = (self.warmup, self.start, self.end, until)
+        moments = warmup, start, end, anneal and anneal.until
         shares = any(isinstance(moment, Share) and moment.value for moment in moments)
-        return shares or self.tail.value != 0
+        self.needs_epochs = shares or tail.value != 0
+        self._last_epochs: Any = object()  # which `is_on` was asked with last
+        self._last_span = math.inf, math.inf
 
     @property
     def is_always_on(self) -> bool:
@@ -239,12 +239,15 @@ class Schedule:
         Raises:
             ConfigError: If ``epochs`` is needed and not given, or an argument is no number.
         """
-        self._check_times(epochs_done, epochs)
+        check_number("epochs_done", epochs_done, least=0)
+        if epochs is not self._last_epochs:  # it is the same object at each batch of a training
+            self._last_span = self.span(epochs)
+            self._last_epochs = epochs
         if batch is not None:
             number = check_integer("batch", batch, 0) + 1
             if self.interrupt and number % self.interrupt == 0:
                 return False
-        begin, end = self.span(epochs)
+        begin, end = self._last_span
         return begin <= epochs_done < end
 
     def span(self, epochs: float | None) -> tuple[float, float]:
@@ -252,7 +255,13 @@ class Schedule:
 
         Args:
             epochs: Epochs of the whole training; required with shares and with a tail.
+
+        Raises:
+            ConfigError: If ``epochs`` is needed and not given, or no number above 0.
         """
+        check_epochs(epochs)
+        if self.needs_epochs and epochs is None:
+            raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
         begin = max(in_epochs(self.warmup, epochs), in_epochs(self.start, epochs))
         end = math.inf if self.end is None else in_epochs(self.end, epochs)
         if self.tail.value:
@@ -282,10 +291,11 @@ class Schedule:
         Raises:
             ConfigError: If ``epochs`` is needed and not given, or an argument is no number.
         """
-        self._check_times(epochs_done, epochs)
+        check_number("epochs_done", epochs_done, least=0)
+        begin, _ = self.span(epochs)
         if not self.anneal:
             return own
-        (begin, _), until = self.span(epochs), in_epochs(self.anneal.until, epochs)
+        until = in_epochs(self.anneal.until, epochs)
         if epochs_done >= until:
             return self.anneal.keep(1.0, own)
         return self.anneal.keep(max(0.0, epochs_done - begin) / (until - begin), own)
@@ -311,12 +321,6 @@ class Schedule:
     def settings(self, epochs: float | None) -> dict[str, Any]:
         """Returns what a state must have been saved with: the schedule, and epochs if needed."""
         return {"schedule": repr(self), "epochs": epochs if self.needs_epochs else None}
-
-    def _check_times(self, epochs_done: float, epochs: float | None) -> None:
-        check_number("epochs_done", epochs_done, least=0)
-        check_epochs(epochs)
-        if self.needs_epochs and epochs is None:
-            raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
 
     def __repr__(self) -> str:
         tail = self.tail if self.tail.value else None

@@ -13,7 +13,7 @@ from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import batch_size, check_scorer, common_device
+from siftback.scorers.selection_pass import check_scorer, common_device
 from siftback.state import (
     Check,
     Stateful,
@@ -95,7 +95,7 @@ class Proxy(Stateful, Scorer):
         """Returns one score per example, float32[N], by the inner scorer with the proxy."""
         if model is self.model:
             raise ConfigError("the proxy is the model that is trained: give a smaller one")
-        self.forwards += batch_size(batch, indices)
+        self.forwards += tree.size(batch) if indices is None else len(indices)
         return self.scorer.score(losses, self.model, batch, indices)
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:

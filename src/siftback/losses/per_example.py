@@ -218,22 +218,26 @@ class Reduction:
 
     def counts(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor | None:
         """Counts each example's valid positions, int64[N]; None where all are valid."""
-        valid = self._valid_positions(arguments, options)
-        return None if valid is None or len(valid) != len(terms) else valid.sum(1)
+        if self.name == "none":
+            return None
+        valid = valid_targets(self._ignored, self._argument("target", arguments, options))
+        if valid is None or valid.ndim == 0 or len(valid) != len(terms):
+            return None
+        return valid.reshape(len(valid), -1).sum(1)
 
     def divisor(self, rows: Tensor, *arguments: Any, **options: Any) -> Tensor | int:
         """Returns the divisor of the sum of the terms of int64[k] rows."""
         if self.name == "sum":
             return 1
-        valid = self._valid_positions(arguments, options)
-        if valid is None:
+        targets = self._argument("target", arguments, options)
+        valid = None if self.name == "none" else valid_targets(self._ignored, targets)
+        if valid is None or valid.ndim == 0:
             return len(rows)
         valid = valid.index_select(0, rows)
         weight = loss_option(self._inner, "weight", None) if self._by_class else None
         if weight is None:
             return valid.sum()
-        targets = self._argument("target", arguments, options).index_select(0, rows)
-        classes = targets.reshape(valid.shape).masked_fill(~valid, 0)
+        classes = targets.index_select(0, rows).masked_fill(~valid, 0)
         total: Tensor = weight[classes].masked_fill(~valid, 0).sum()
         return total
 
@@ -276,13 +280,6 @@ class Reduction:
         if index < len(arguments):
             return arguments[index]
         return options.get(self._names[index]) if index < len(self._names) else None
-
-    def _valid_positions(self, arguments: Any, options: Any) -> Tensor | None:
-        """Returns bool[N, positions]; None where all are valid, or are not told apart."""
-        if self.name == "none":
-            return None
-        valid = valid_targets(self._ignored, self._argument("target", arguments, options))
-        return None if valid is None or valid.ndim == 0 else valid.reshape(len(valid), -1)
 
 
 def valid_means(values: Tensor, valid: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from siftback.batches import tree
 from siftback.errors import LossError
 from siftback.losses.per_example import Losses, check_losses
-from siftback.scorers.selection_pass import PassScorer, batch_size
+from siftback.scorers.selection_pass import PassScorer
 
 
 class GradientBound(PassScorer):
@@ -56,7 +57,7 @@ class GradientBound(PassScorer):
             LossError: If the losses are not a floating-point tensor of shape [N], do not depend
                 on the model's outputs, or these do not have one row per example.
         """
-        count = batch_size(batch, indices)
+        count = tree.size(batch) if indices is None else len(indices)
         outputs: list[Tensor] = []
 
         def leaf(output: Tensor) -> Tensor:

@@ -108,8 +108,9 @@ class Fresh(PassScorer):
         """
         # `no_grad`, not `inference_mode`: a tensor that the model caches meanwhile, such as a
         # table of positions, must remain usable in training.
+        count = tree.size(batch) if indices is None else len(indices)
         with torch.no_grad(), self.calling(model, batch) as called:
-            return check_losses(losses(called, batch), batch_size(batch, indices))  # type: ignore[arg-type]
+            return check_losses(losses(called, batch), count)  # type: ignore[arg-type]
 
 
 def check_scorer(scorer: Scorer | None) -> Scorer:
@@ -128,7 +129,8 @@ def common_device(model: nn.Module, batch: Any) -> torch.device:
     Raises:
         BatchError: If they are on different ones.
     """
-    devices = [tensor.device for tensor in tree.tensors(batch)] or [torch.device("cpu")]
+    devices = [leaf.device for leaf in tree.leaves(batch) if isinstance(leaf, Tensor)]
+    devices = devices or [torch.device("cpu")]
     weight = next(model.parameters(), None)
     if weight is not None and weight.device not in devices:
         raise BatchError(
@@ -136,19 +138,6 @@ def common_device(model: nn.Module, batch: Any) -> torch.device:
             f'move the batch there first, with .to("{weight.device}")'
         )
     return devices[0] if weight is None else weight.device
-
-
-def batch_size(batch: Any, indices: Tensor | None) -> int:
-    """Returns the number of examples in a batch, which the indices of its examples may say.
-
-    Args:
-        batch: A batch.
-        indices: int64[N], the indices of its examples; None where they are not known.
-
-    Raises:
-        BatchError: If they are not known and the parts of the batch have mismatched sizes.
-    """
-    return tree.size(batch) if indices is None else len(indices)
 
 
 @contextmanager

@@ -46,18 +46,15 @@ class Batch:
     lists: Lists | None = None
     requested: int | None = None
 
-    def take(self, rows: Tensor) -> "Batch":
-        """Returns a copy of some rows, int64[k], without weights."""
-        indices = self.indices
+    def keep(self, rows: Tensor, weights: Tensor) -> "Batch":
+        """Returns a copy of some rows, int64[k] ascending, with their weights; itself of all."""
+        weights, indices = weights.to(self.device), self.indices
+        if len(rows) == self.size:
+            return replace(self, weights=weights)
         if indices is not None:
             indices = indices.to(rows.device, non_blocking=True)[rows]
         data = tree.take(self.data, rows, self.lists)
-        return Batch(data, len(rows), self.device, indices, lists=self.lists)
-
-    def keep(self, rows: Tensor, weights: Tensor) -> "Batch":
-        """Returns some rows, int64[k] in ascending order, with their weights from now on."""
-        batch = self.take(rows) if len(rows) < self.size else self
-        return replace(batch, weights=weights.to(self.device))
+        return Batch(data, len(rows), self.device, indices, weights, lists=self.lists)
 
     def to_device_of(self, model: nn.Module) -> "Batch":
         """Returns the batch on the device of a model's first parameter, if it has one."""

@@ -113,7 +113,8 @@ class Pool:
         if rows is None:
             self.add_batch(whole)
         else:
-            self.add_batch(whole.take(check_rows("rows", rows)), is_copy=True)
+            data = tree.take(batch, check_rows("rows", rows), whole.lists)
+            self.add_batch(replace(whole, data=data, size=len(rows)), is_copy=True)
 
     def add_batch(self, batch: Batch, *, is_copy: bool = False) -> None:
         """Adds a batch with what belongs to its examples.

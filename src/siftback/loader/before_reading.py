@@ -26,6 +26,7 @@ from siftback.epochs.sampler import check_rule_fits
 from siftback.errors import BatchError
 from siftback.loader.pipeline import Epoch, Pipeline
 from siftback.loader.wrapped import is_own_size, no_indices, read_of
+from siftback.selectors.selection import Selection
 
 
 @dataclass(eq=False, kw_only=True)
@@ -139,17 +140,17 @@ class DrawingPipeline(Pipeline):
             draw.losses.admit(indices)
         return batch
 
-    def select(self, batch: Batch) -> Batch:
+    def select(self, batch: Batch) -> Selection | None:
         """See `Pipeline.select`."""
         if self.draw.draws:
             weights = self._weights_of(batch)
             rows = weights.nonzero().squeeze(1)
-            return batch.keep(rows, weights[rows])
+            return Selection(rows, weights[rows])
         if self.selection:
             current, indices = self.draw.current, cast(Tensor, batch.indices)
             learn = partial(self.draw.losses.rescore, indices, epoch=current.number)
             return self.selection.select(batch, self.source, learn, is_pass=current.is_scoring)
-        return batch
+        return None
 
     def check_lengths(self) -> None:
         """See `Pipeline.check_lengths`."""

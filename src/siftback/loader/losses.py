@@ -293,7 +293,15 @@ class LossRecord:
             float32[b], the weights to multiply the losses with, None if all are 1; and bool[b], the
             losses that stay in the mean, None if all do.
         """
-        self._check_losses(losses, reduced)
+        if reduced is not False:
+            check_flag("reduced", reduced)
+        fits = is_dense(losses) and losses.is_floating_point()
+        if not (fits and (losses.numel() == 1 if reduced else losses.ndim == 1)):
+            raise wrong_losses(losses, reduced=reduced)
+        if self.guard and losses.grad_fn is not None:
+            self._guarded_calls += 1
+            if self._guarded_calls.bit_count() == 1:  # the 1st, 2nd, 4th, ...: it reads numbers
+                check_cross_entropy(losses)
         if indices is None:
             if weights is not None:
                 raise ConfigError(
@@ -391,34 +399,6 @@ class LossRecord:
         self.reads.finish()
         return len(self._means) > 0
 
-    def _check_losses(self, losses: Any, reduced: bool) -> None:
-        """Checks that there is a loss for each example, or a single one for the batch."""
-        if reduced is not False:
-            check_flag("reduced", reduced)
-        if not is_dense(losses) or not losses.is_floating_point():
-            kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
-            raise LossError(
-                f"the losses are {kind}: give a floating-point tensor, one loss per example"
-            )
-        shape = list(losses.shape)
-        if reduced and losses.numel() != 1:
-            raise LossError(
-                f"reduced=True means one loss of the whole batch, and the losses have shape "
-                f"{shape}: leave reduced= out, or give their mean"
-            )
-        if not reduced and losses.ndim != 1:
-            raise LossError(
-                f"the losses have shape {shape}: give one loss per example, averaged over the "
-                "other dimensions"
-                if shape
-                else 'the loss is reduced to one number: compute it with reduction="none", one '
-                "loss per example; or, where they cannot be had, give reduced=True"
-            )
-        if self.guard and losses.grad_fn is not None:
-            self._guarded_calls += 1
-            if self._guarded_calls.bit_count() == 1:  # the 1st, 2nd, 4th, ...: it reads numbers
-                check_cross_entropy(losses)
-
     def _take_nonfinite(self, values: Tensor, finite: Tensor, indices: Tensor | None) -> None:
         """Counts losses that are not finite, and raises where they end a training.
 
@@ -450,6 +430,30 @@ class LossRecord:
         mean: Tensor = before[:, 0] + (values - before[:, 0]) / visits
         self._means.record(indices, torch.stack((mean, visits), 1))
         return mean
+
+
+def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
+    """Returns the error of what is no loss for each example, or no single one for the batch."""
+    if not is_dense(losses) or not losses.is_floating_point():
+        kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        return LossError(
+            f"the losses are {kind}: give a floating-point tensor, one loss per example"
+        )
+    shape = list(losses.shape)
+    if reduced:
+        return LossError(
+            f"reduced=True means one loss of the whole batch, and the losses have shape {shape}: "
+            "leave reduced= out, or give their mean"
+        )
+    if not shape:
+        return LossError(
+            'the loss is reduced to one number: compute it with reduction="none", one loss per '
+            "example; or, where they cannot be had, give reduced=True"
+        )
+    return LossError(
+        f"the losses have shape {shape}: give one loss per example, averaged over the other "
+        "dimensions"
+    )
 
 
 def check_loss_weights(weights: Any, count: int) -> None:

@@ -28,6 +28,7 @@ from siftback.processes.barrier import barrier
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule
 from siftback.selectors.sampling import count_of
+from siftback.selectors.selection import Selection
 from siftback.state import check_entries, dict_of, integer, nothing, number, state_of, tuple_of
 
 _MEMBERS = "selector", "scorer", "draw", "record"  # which a state has entries for
@@ -132,11 +133,8 @@ class Pipeline(ABC):
         return False
 
     @abstractmethod
-    def select(self, batch: Batch) -> Batch:
-        """Counts a batch that was read, and returns its examples that are kept, with their weights.
-
-        Returns:
-            The batch itself where nothing decides on it.
+    def select(self, batch: Batch) -> Selection | None:
+        """Selects among the examples of a batch that was read; None where nothing decides on it.
 
         Raises:
             LossError: If scores cannot be selected by.
@@ -213,13 +211,14 @@ class Pipeline(ABC):
         for read in batches:
             started = time.perf_counter()
             batch = self.admit(read)
-            selected = self.select(batch)
-            if selected is batch:
-                selected = replace(batch, weights=batch.loss_weights())
-            else:
+            selection = self.select(batch)
+            if selection:
+                selected = batch.keep(*selection)
                 stats.considered += batch.size
                 stats.kept += selected.size
                 stats.seconds_selection += time.perf_counter() - started
+            else:
+                selected = replace(batch, weights=batch.loss_weights())
             epoch.offered += batch.size
             epoch.selected += selected.size
             is_copy = selected.size < batch.size
@@ -639,7 +638,7 @@ class ScoringPipeline(Pipeline):
     def check_lengths(self) -> None:
         """Checks nothing: a sampler of PyTorch's follows a data set that grows."""
 
-    def select(self, batch: Batch) -> Batch:
+    def select(self, batch: Batch) -> Selection | None:
         """See `Pipeline.select`."""
         self.stats.seen += batch.size
         return self.selection.select(batch, self.source)

@@ -106,8 +106,8 @@ class BatchSelection:
         learn: Callable[[Tensor], None] | None = None,
         *,
         is_pass: bool = True,
-    ) -> Batch:
-        """Returns the examples that are kept of a batch; the batch itself while selection is off.
+    ) -> Selection | None:
+        """Selects among the examples of a batch; returns None while selection is off.
 
         Args:
             batch: The batch.
@@ -124,24 +124,24 @@ class BatchSelection:
         if not (is_pass and schedule.is_on(done, epochs, source.position)):
             if not is_tried:
                 self.try_scores(batch, source.place)
-            return batch
+            return None
         selector: Any = self.selector
         if schedule.anneal:
             selector.set_keep(schedule.keep(done, epochs, own=self.keep))
         scores = self.score(batch)
         count = count_of(selector.keep, len(scores)) if self.exact else None
         if not self.needs_scores:
-            return batch.keep(*selector.select(scores, self._generator, count))
+            return self.selector.select(scores, self._generator, count)
         self._stats.scored += batch.size
         if learn:
             learn(scores)
         if self._on_nonfinite != "error":
-            return batch.keep(*self._select_finite(scores, scores.isfinite(), count, source))
+            return self._select_finite(scores, scores.isfinite(), count, source)
         ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        selection = selector.select(ranked, self._generator, count)
+        selection = self.selector.select(ranked, self._generator, count)
         note = partial(count_nonfinite, source.position, source.epoch, self._stats)
         self._reads.add(note, scores)
-        return batch.keep(*selection)
+        return selection
 
     def score(self, batch: Batch) -> Tensor:
         """Returns float32[N], the scores of a batch; zeros if the selector needs none."""

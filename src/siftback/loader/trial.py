@@ -44,7 +44,8 @@ class PoolTrial:
             return
         with undisturbed(), explaining(f"while examples of {where} were pooled on trial"):
             try:
-                row, pool = batch.take(torch.zeros(1, dtype=torch.int64)), Pool(2, pad=pad)
+                data = tree.take(batch.data, torch.zeros(1, dtype=torch.int64), batch.lists)
+                row, pool = Batch(data, 1, batch.device, lists=batch.lists), Pool(2, pad=pad)
                 for single in (self._row or row, row):
                     pool.add_batch(single, is_copy=True)
                 next(pool.release_full(math.inf))

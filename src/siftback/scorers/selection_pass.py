@@ -1,8 +1,7 @@
 """Scores of a fresh forward pass, and calling a model for them without side effects."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import repeat
 from typing import Any, Literal
 
 import torch
@@ -173,14 +172,18 @@ def untouched(model: nn.Module, mode: Mode | None, device: torch.device) -> Iter
         if buffer is not None and not buffer.is_inference()  # which cannot be written to
     }
     values = [(buffer, buffer.detach().clone()) for buffer in written.values()]
+    # Modes are not set by `train()`, which some modules override to merge weights, nor by the slow
+    # `__setattr__`.
     try:
         # The CPU's generator is always forked; the default, every GPU's, would cost time.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             if mode == "eval" or (mode == "train" and not model.training):
-                set_modes(modules, repeat(mode == "train"))
+                for module in modules:
+                    module.__dict__["training"] = mode == "train"
             yield
     finally:
-        set_modes(modules, modes)
+        for module, training in zip(modules, modes, strict=True):
+            module.__dict__["training"] = training
         for module, owned in buffers:
             module._buffers.update(owned)
         for buffer, value in values:
@@ -192,10 +195,3 @@ def untouched(model: nn.Module, mode: Mode | None, device: torch.device) -> Iter
         if torch.is_autocast_enabled(device.type):
             # Training must not use cached casts of weights without gradients.
             torch.clear_autocast_cache()
-
-
-def set_modes(modules: Iterable[nn.Module], modes: Iterable[bool]) -> None:
-    """Puts each module in a mode."""
-    # Not by `train()`, which some modules override to merge weights, nor by the slow `__setattr__`.
-    for module, mode in zip(modules, modes, strict=False):
-        module.__dict__["training"] = mode

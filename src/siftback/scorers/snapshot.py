@@ -13,7 +13,7 @@ from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import Fresh, common_device, set_modes
+from siftback.scorers.selection_pass import Fresh, common_device
 from siftback.state import Check, Stateful, integer, optional, raise_damaged, shaped_like
 from siftback.tensor_arguments import unwrap_model
 
@@ -83,7 +83,8 @@ class Snapshot:
 
     def follow_modes(self, model: nn.Module) -> None:
         """Puts each module of the copy in the mode of its counterpart in the model."""
-        set_modes(self.model.modules(), [module.training for module in model.modules()])
+        for module, source in zip(self.model.modules(), model.modules(), strict=False):
+            module.__dict__["training"] = source.training  # see `untouched`
 
     def state_dict(self) -> dict[str, Any]:
         """Clones of the copied tensors."""

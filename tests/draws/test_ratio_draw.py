@@ -1,14 +1,12 @@
 """Exactly k by the loss over the mean: in proportion, and where losses are missing or extreme."""
 
-import statistics
-
 import pytest
 import torch
 
 from remembering import seeded, spread
 from selections import in_proportion
 from siftback.draws.percentile_draw import SORTED
-from siftback.draws.ratio_draw import draw_by_ratio, ratio_probabilities, ratio_share
+from siftback.draws.ratio_draw import draw_by_ratio, ratio_probabilities
 from siftback.selectors.sampling import inclusion_probabilities
 
 DRAWS = 3000
@@ -74,17 +72,3 @@ def test_more_losses_than_are_sorted(floor):
     for group in expected.argsort().tensor_split(10):
         mean = float(expected[group].mean())
         assert float(drawn[known][group].double().mean()) == pytest.approx(mean, abs=2e-3)
-
-
-@pytest.mark.parametrize("block", [1, 7, 100, 1000])
-def test_the_share_is_the_mean_probability_whatever_the_blocks(block):
-    losses = torch.rand(100, generator=seeded(7)) ** 3
-    losses[5], losses[6] = torch.nan, torch.inf
-    mean = statistics.fmean(losses[losses.isfinite()].tolist())
-    chances = [max(0.2, min(1, loss / mean)) if loss < 2 else 1.0 for loss in losses.tolist()]
-    assert ratio_share(losses, 0.2, block) == pytest.approx(statistics.fmean(chances))
-
-
-@pytest.mark.parametrize("losses", [torch.zeros(0), torch.full((3,), torch.nan), torch.zeros(4)])
-def test_of_no_losses_the_share_is_everything(losses):
-    assert ratio_share(losses, 0.1) == 1.0

@@ -317,10 +317,11 @@ def test_a_resume_at_every_step_of_such_passes_changes_nothing(rule, wrap):
 
 
 @pytest.mark.parametrize("wrap", [plain, OwnLoader])
-@pytest.mark.parametrize("share", [0.0, 0.806, 0.82, 1.0])
-def test_a_resume_where_a_tail_is_left_out_or_begins_late_changes_nothing(monkeypatch, share, wrap):
-    monkeypatch.setattr(memory, "SHARE_OF_TAIL", share)  # the draws have about this one
-    monkeypatch.setattr(memory, "PASSES_BEFORE_TAIL", 0)
+@pytest.mark.parametrize("passes", [0, 3, 4, 6])
+def test_a_resume_where_a_tail_is_left_out_or_begins_late_changes_nothing(
+    monkeypatch, passes, wrap
+):
+    monkeypatch.setattr(memory, "PASSES_BEFORE_TAIL", passes)
     make = by_rule(
         lambda: Memory(warmup=Epochs(1)),
         lambda: wrap(Numbered(spread(COUNT))), epochs=5, shorter_epochs=False,

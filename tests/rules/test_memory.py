@@ -11,7 +11,6 @@ from remembering import (
     Read,
     Streamed,
     epoch_of,
-    given_losses,
     plain,
     ruled,
     seeded,
@@ -21,7 +20,6 @@ from remembering import (
 from siftback import Indexed, SelectiveLoader
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.memory import Memory
-from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Annealing, Epochs, Schedule, Share
 from siftback.tables.score_table import ScoreTable
 from toys import assert_same, dataset, optimizer_of
@@ -117,32 +115,30 @@ FEW_LEFT = torch.cat((torch.full((50,), 1e-3), torch.ones(10)))  # of which 0.25
 MANY_LEFT = torch.cat((torch.full((50,), 0.3), torch.ones(10)))  # of which 0.77 are
 
 
-def whole_epochs(loader, training_loss=given_losses):
-    """Those of eight epochs in which everything is trained on."""
-    return [epoch for epoch in range(8) if len(epoch_of(loader, training_loss)) == 60]
+def whole_epochs(loader, epochs=8):
+    """Those in which everything is trained on."""
+    return [epoch for epoch in range(epochs) if len(epoch_of(loader)) == 60]
 
 
 @pytest.mark.parametrize(
     ("losses", "arguments", "whole"),
     [
-        (MANY_LEFT, {}, [0, 6, 7]),  # after six passes
-        (FEW_LEFT, {}, [0]),
+        (MANY_LEFT, {}, [0, 5, 6, 7]),
+        (FEW_LEFT, {}, [0, 5, 6, 7]),
         (FEW_LEFT, {"tail": Share(0.45)}, [0, 5, 6, 7]),
         (MANY_LEFT, {"tail": Epochs(0)}, [0]),
     ],
 )
-def test_a_share_that_follows_the_losses_has_a_tail_where_much_is_left(losses, arguments, whole):
+def test_a_share_that_follows_the_losses_has_a_tail(losses, arguments, whole):
     rule = Memory(warmup=Epochs(1), **arguments)
     assert whole_epochs(ruled(rule, wrapped=plain(Numbered(losses)))) == whole
 
 
-def test_a_tail_begins_once_the_losses_are_alike_and_does_not_end_again():
-    def losses(_, batch):
-        losses = FEW_LEFT[batch["number"]]
-        return losses.clamp(max=1e-3) if loader.epoch == 5 else losses
-
-    loader = ruled(Memory(warmup=Epochs(1)), wrapped=plain(Numbered(FEW_LEFT)))
-    assert whole_epochs(loader, losses) == [0, 6, 7]
+def test_no_tail_of_its_own_begins_in_the_first_four_passes():
+    for arguments, whole in (({}, [0, 4]), ({"tail": Share(0.45)}, [0, 3, 4])):
+        rule = Memory(warmup=Epochs(1), **arguments)
+        loader = ruled(rule, wrapped=plain(Numbered(FEW_LEFT)), epochs=5)
+        assert whole_epochs(loader, epochs=5) == whole
 
 
 def test_a_schedule_of_the_loader_s_own_has_its_tail_whatever_is_learned():
@@ -151,19 +147,9 @@ def test_a_schedule_of_the_loader_s_own_has_its_tail_whatever_is_learned():
     assert whole_epochs(loader) == [0, 5, 6, 7]
 
 
-def test_what_a_guard_holds_back_is_not_left_to_learn():
-    class Holding(NoiseGuard):
-        @property
-        def held(self):
-            return torch.arange(50, 60)
-
-    assert not remembering(FEW_LEFT).needs_tail(6)
-    assert remembering(FEW_LEFT, guard=Holding(classes=2)).needs_tail(6)  # the others are alike
-
-
 def test_a_fixed_share_has_no_tail_and_one_that_follows_needs_the_number_of_epochs():
     assert Memory(0.5).schedule.tail == Memory(beta=1).schedule.tail == Share(0.0)
-    assert Memory(0.5).needs_tail(0)
+    assert Memory(0.5).passes_before_tail == Memory(tail=Share(0.45)).passes_before_tail == 0
     with pytest.raises(ConfigError, match="pass its length as epochs="):
         selective(plain(Numbered(FEW_LEFT)), memory=Memory(warmup=Epochs(1)))
 

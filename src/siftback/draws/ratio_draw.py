@@ -51,26 +51,6 @@ def finite_mean(blocks: Iterable[Tensor]) -> float:
     return total / count if count else math.nan
 
 
-def ratio_share(losses: Tensor, floor: float, block: int = BLOCK) -> float:
-    """Computes the expected share of examples drawn independently: the mean probability.
-
-    Args:
-        losses: float32[N].
-        floor: The minimum probability, in [0, 1).
-        block: Examples of which probabilities are computed together.
-
-    Returns:
-        The mean of `ratio_probabilities`; 1 of no losses.
-
-    >>> ratio_share(torch.tensor([0.0, 0.5, 0.5, 3.0]), floor=0.1)
-    0.525
-    """
-    blocks = [losses[start : start + block] for start in range(0, len(losses), block)]
-    mean = finite_mean(blocks)
-    total = sum(float(ratio_probabilities(values, floor, mean).sum()) for values in blocks)
-    return total / len(losses) if len(losses) else 1.0
-
-
 def draw_independently(
     losses: Tensor,
     floor: float,

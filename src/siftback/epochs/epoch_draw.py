@@ -292,15 +292,12 @@ class EpochDraw:
     def is_on(self, epoch: int) -> bool:
         """Returns whether the rule draws in an epoch that comes next.
 
-        Where its own schedule begins the tail, a rule that does not need it goes on.
+        Where its own schedule begins the tail, a rule goes on for its first passes.
         """
         is_on = self.schedule.is_on(epoch, self.epochs)
         if is_on or not (self._is_on and self._has_own_schedule):
             return is_on
-        self.losses.take_up_others()
-        goes_on = not self.rule.needs_tail(epoch if self.shorter else self._number)
-        # Not left to each process, as for what is drawn.
-        return bool(broadcast(goes_on)) if self.losses.exchanges else goes_on
+        return (epoch if self.shorter else self._number) < self.rule.passes_before_tail
 
     def _wait(self) -> None:
         """Has the first pass wait for what the user's sampler gives."""

@@ -13,7 +13,6 @@ from siftback.draws.ratio_draw import (
     draw_by_ratio,
     draw_independently,
     ratio_probabilities,
-    ratio_share,
 )
 from siftback.draws.weighted_draw import (
     exact_probabilities,
@@ -29,11 +28,10 @@ from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import choose_exactly, count_of
 from siftback.tables.score_table import ScoreTable
 
-# In `benchmarks/default_share.py`, long trainings of few examples need about as much to end where
-# training on everything does. A tail costs much of what was gained where most of the data is
-# learned, as there on MNIST, so that a draw has a smaller share than this, and where training is
-# so short that there were fewer passes.
-TAIL, SHARE_OF_TAIL, PASSES_BEFORE_TAIL = Share(0.45), 0.4, 6
+# In `benchmarks/default_share.py`, long trainings need about as much to end where training on
+# everything does, also where little is left to learn. It costs much of what was gained where
+# training is so short that there were fewer passes.
+TAIL, PASSES_BEFORE_TAIL = Share(0.45), 4
 
 
 class Memory(LastLossRule):
@@ -56,7 +54,7 @@ class Memory(LastLossRule):
     little is learned yet, and much where nearly all is. The number of examples is not known before
     the draw. The last 0.45 of training is on all examples, as draws by loss fit what is hard at the
     expense of the rest, and in a long training that cost more than it saved. But draws go on there
-    in the first six passes over the data, and as long as they have less than 0.4 of the examples.
+    in the first four passes over the data.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -187,9 +185,10 @@ class Memory(LastLossRule):
         unbiased: bool = False,
     ) -> None:
         follows = keep is None and beta is None
-        self._may_leave_tail = follows and tail is None
-        if tail is None:
-            tail = TAIL if follows else Share(0.0)
+        if tail is None and follows:
+            tail, self.passes_before_tail = TAIL, PASSES_BEFORE_TAIL
+        elif tail is None:
+            tail = Share(0.0)
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         self.floor = check_share("floor", floor)
         self.takes_weights = shards is None
@@ -234,17 +233,6 @@ class Memory(LastLossRule):
             return None
         count = min(count_of(self.keep, self.examples), self.examples)
         return self.shards.quota(count) * self.shards.count if self.shards else count
-
-    def needs_tail(self, number: int) -> bool:
-        """Returns whether the end of training is to be on everything: see above."""
-        if not self._may_leave_tail:
-            return True
-        if number < PASSES_BEFORE_TAIL:
-            return False
-        losses: Tensor = self.scores(number)
-        if self.guard:
-            losses = losses[self._trusted]
-        return ratio_share(losses, self.floor) >= SHARE_OF_TAIL
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Draws examples by the remembered losses, exactly `count` where the share is fixed."""
@@ -319,5 +307,5 @@ class Memory(LastLossRule):
         """Returns the arguments, by name, that a state must have been saved with to fit."""
         settings = {**super().settings(), "keep": self._keep, "shards": self.shard_count}
         settings |= {"unbiased": True} if self.unbiased else {}
-        tail = {"share_of_tail": SHARE_OF_TAIL, "passes_before_tail": PASSES_BEFORE_TAIL}
-        return settings | (tail if self._may_leave_tail else {})
+        passes = self.passes_before_tail
+        return settings | ({"passes_before_tail": passes} if passes else {})

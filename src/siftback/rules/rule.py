@@ -75,6 +75,8 @@ class EpochRule(Stateful, ABC):
         needs_labels: Whether `draw` needs the label of each example, see `set_labels`; likewise.
         takes_weights: Whether its draws can have base weights; of an instance.
         guard: Holds back examples whose label is probably wrong; None in most rules.
+        passes_before_tail: For how many passes over the data it goes on where its own schedule
+            begins the tail.
         selector: Selects in a scoring pass; None where there are none.
         scorer: Scores the examples in a scoring pass; likewise.
 
@@ -97,6 +99,7 @@ class EpochRule(Stateful, ABC):
     needs_passes = False
     needs_labels = False
     takes_weights = False
+    passes_before_tail = 0
     guard: NoiseGuard | None = None
     selector: Selector | None = None
     scorer: Scorer | None = None
@@ -276,14 +279,6 @@ class EpochRule(Stateful, ABC):
     def is_pass(self, epoch: int) -> bool:
         """Returns whether an epoch, in which its schedule is on, has a scoring pass."""
         return False
-
-    def needs_tail(self, number: int) -> bool:
-        """Returns whether the last part of training is to be on everything from a pass on.
-
-        Args:
-            number: One that its own schedule has in the tail, while it still draws; from 0.
-        """
-        return True
 
     def update(
         self,

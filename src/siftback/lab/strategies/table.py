@@ -132,8 +132,8 @@ _ROWS = (
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
              library="Memory(tail=Epochs(0))"),
     Strategy("sb-memory-default",
-             "as sb-memory-ratio, but everything is trained on at the end, unless nearly all is "
-             "learned: Memory()",
+             "as sb-memory-ratio, but everything is trained on at the end of a long training: "
+             "Memory()",
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
              tail=siftback.Memory().schedule.tail.value,
              library="Memory()"),

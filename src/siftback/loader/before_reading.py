@@ -54,11 +54,8 @@ class DrawingPipeline(Pipeline):
         # A loader of another kind than a DataLoader that leaves examples out itself.
         self._set_drawn = None if source.is_ordered else getattr(self.wrapped, "only", None)
         self.reads_drawn = source.is_ordered or bool(self._set_drawn)
-        self.leaves_out_read = not self.reads_drawn
-        self.splits = self.regroups or not self.reads_drawn
-        if self.selection:
-            self.splits = True
-            self.leaves_out_read |= self.selection.leaves_out
+        self.leaves_out_read |= not self.reads_drawn
+        self.splits = bool(self.regroups or not self.reads_drawn or self.selection)
         inner = getattr(batches, "sampler", None)
         # Else a last batch of a single row is only known as it comes.
         is_known = hasattr(getattr(inner, "sampler", inner), "__len__") and is_plain(batches)

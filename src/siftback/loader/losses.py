@@ -37,10 +37,7 @@ class PendingBatch:
     """A batch that training was given, and whose losses it may still record.
 
     Attributes:
-        size: b, its number of examples.
-        device: That of its data.
-        weights: float32[b], their loss weights; None where all are known to be 1.
-        indices: int64[b], their dataset indices, see `Batch`; None where unknown.
+        batch: The batch without its data; its weights are None where all are known to be 1.
         epoch: The epoch that it was given in.
         needs_weights: Whether its weights are to be applied.
         missing: The number of its examples without a recorded loss.
@@ -48,21 +45,12 @@ class PendingBatch:
         was_read: Whether its weights or indices were read.
     """
 
-    size: int
-    device: torch.device
-    weights: Tensor | None
-    indices: Tensor | None
+    batch: Batch
     epoch: int
     needs_weights: bool
     missing: int
     weights_used: bool = False
     was_read: bool = False
-
-    def loss_weights(self) -> Tensor:
-        """Returns float32[b], the loss weights of its examples, on the device of its data."""
-        if self.weights is None:
-            return torch.ones(self.size, device=self.device, dtype=torch.float32)
-        return self.weights.to(self.device, non_blocking=True)
 
 
 class LossRecord:
@@ -88,7 +76,7 @@ class LossRecord:
     >>> record = LossRecord(None, "error", Stats(), attach=False, knows_indices=False)
     >>> for size in (2, 3):  # a loop that reads one batch ahead
     ...     record.give(Batch(torch.zeros(size), size, torch.device("cpu")), epoch=0)
-    >>> record.next(2).size, record.next(3).size
+    >>> record.next(2).batch.size, record.next(3).batch.size
     (2, 3)
     """
 
@@ -146,15 +134,13 @@ class LossRecord:
             if not is_past and len(self._queue) < MOST_AHEAD:
                 break
             self._queue.popleft()
-        reweights, draw, size = self._selection_reweights, self._draw, batch.size
+        reweights, draw = self._selection_reweights, self._draw
         if draw:
             epoch, reweights = draw.current.number, reweights or draw.reweights
         needs_weights = reweights and not self._attach
         weights = batch.weights if reweights else None  # those of a pool may be known to be 1
-        pending = PendingBatch(
-            size, batch.device, weights, batch.indices, epoch, needs_weights, missing=size
-        )
-        self._queue.append(pending)
+        without_data = Batch((), batch.size, batch.device, batch.indices, weights)
+        self._queue.append(PendingBatch(without_data, epoch, needs_weights, missing=batch.size))
         self._epoch, self._reweights = epoch, self._reweights or reweights
         self._without_losses += self.learns
         self._without_weights += needs_weights
@@ -211,10 +197,11 @@ class LossRecord:
                 "the loader gave, or give indices= for other examples"
             )
         first = self._queue[0]
-        if count is not None and count != first.size:
+        size = first.batch.size
+        if count is not None and count != size:
             raise LossError(
-                f"{count} losses were given, and the batch has {first.size} examples: give one "
-                f"loss for each, float[{first.size}], in the order of the batches"
+                f"{count} losses were given, and the batch has {size} examples: give one loss for "
+                f"each, float[{size}], in the order of the batches"
             )
         self._count_used(first, first.missing, apply_weights)
         return first
@@ -230,21 +217,21 @@ class LossRecord:
             float32[n], their weights; None where an example is in none of the batches.
         """
         weights, is_pending = torch.ones(len(indices)), torch.zeros(len(indices), dtype=torch.bool)
-        for batch in self._queue:
-            if batch.missing > 0 and batch.indices is not None:
-                pending = batch.indices.cpu()
-                rows, positions = (pending[:, None] == indices).nonzero().unbind(1)
+        for pending in self._queue:
+            batch = pending.batch
+            if pending.missing > 0 and batch.indices is not None:
+                rows, positions = (batch.indices.cpu()[:, None] == indices).nonzero().unbind(1)
                 if len(rows):
                     if batch.weights is not None:
                         weights[positions] = batch.weights.cpu()[rows]
                     is_pending[positions] = True
-                    self._count_used(batch, len(set(rows.tolist())), apply_weights)
+                    self._count_used(pending, len(set(rows.tolist())), apply_weights)
             if bool(is_pending.all()):
                 return weights
         return weights if not len(indices) else None
 
-    def current(self, attribute: str) -> PendingBatch:
-        """Returns the batch in training: the only one that was given and is not done with.
+    def current(self, attribute: str) -> Batch:
+        """Returns the batch in training, without its data: the only one that is not done with.
 
         Args:
             attribute: The attribute of the loader that is read, for the error.
@@ -261,20 +248,20 @@ class LossRecord:
                 "it at each. Call loader.loss(losses), which takes batches in the order they were "
                 "given, or have the loader attach=True index and weight to each batch"
             )
-        batch = self._queue[0]
-        batch.was_read = True
-        self._count_used(batch, 0, apply_weights=attribute == "weights")
-        return batch
+        pending = self._queue[0]
+        pending.was_read = True
+        self._count_used(pending, 0, apply_weights=attribute == "weights")
+        return pending.batch
 
-    def _count_used(self, batch: PendingBatch, losses: int, apply_weights: bool) -> None:
+    def _count_used(self, pending: PendingBatch, losses: int, apply_weights: bool) -> None:
         """Counts losses of a batch that were recorded, and whether its weights were applied."""
-        batch.missing -= losses
-        if losses and batch.missing <= 0:
+        pending.missing -= losses
+        if losses and pending.missing <= 0:
             self.recorded += 1
             self._without_losses -= self.learns
-        if apply_weights and not batch.weights_used:
-            batch.weights_used = True
-            self._without_weights -= batch.needs_weights
+        if apply_weights and not pending.weights_used:
+            pending.weights_used = True
+            self._without_weights -= pending.needs_weights
 
     def record(
         self,
@@ -307,9 +294,10 @@ class LossRecord:
                 raise ConfigError(
                     "weights= are those of the examples in indices=: give both, or neither"
                 )
-            batch = self.next(None if reduced else len(losses), apply_weights=apply_weights)
-            indices, epoch, count = batch.indices, batch.epoch, batch.size
-            if batch.needs_weights or (self._attach and self._reweights):
+            pending = self.next(None if reduced else len(losses), apply_weights=apply_weights)
+            batch, epoch = pending.batch, pending.epoch
+            indices, count = batch.indices, batch.size
+            if pending.needs_weights or (self._attach and self._reweights):
                 weights = batch.weights
         else:
             count, epoch = len(indices) if reduced else len(losses), self._epoch

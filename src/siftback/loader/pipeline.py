@@ -114,13 +114,14 @@ class Pipeline(ABC):
     loaded: Callable[[], None] | None = None
     trial: PoolTrial = field(default_factory=PoolTrial)
 
-    splits = leaves_out_read = True
+    splits = True
     rule: EpochRule | None = field(default=None, init=False)
     is_common = False
 
     def __post_init__(self) -> None:
         self.examples = examples_of(self.wrapped)
         self.is_own_size = is_own_size(self.source.loader, self.pool)
+        self.leaves_out_read = bool(self.selection and self.selection.leaves_out)
         self._after_step: list[Callable[[], None]] = []  # with the batch in training
         self._warned: set[str] = set()
 
@@ -624,10 +625,6 @@ class ScoringPipeline(Pipeline):
     """Training batches of the examples that a selector keeps of each batch of a wrapped loader."""
 
     selection: BatchSelection
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.leaves_out_read = self.selection.leaves_out
 
     @property
     def share(self) -> float:

@@ -69,7 +69,7 @@ golden: .venv/dev  ## Write the numbers of tests/golden again, where new records
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/golden --remake-golden
 
 report: .venv/lab  ## Build report/index.html, the whole report, from the same records.
-	$(BIN)/siftback report $(filter-out results/guides results/map results/tuning results/peers results/rare,$(wildcard results/*)) --out report/index.html
+	$(BIN)/siftback report $(filter-out results/forecast results/guides results/map results/tuning results/peers results/rare,$(wildcard results/*)) --out report/index.html
 
 recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	sed -i '/^## The recipes$$/q' docs/recipes.md

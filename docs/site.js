@@ -1,5 +1,5 @@
 "use strict";
-// What the theme leaves out for those who read by keyboard or by ear.
+// What the theme leaves out for those who read by keyboard, by ear or on a telephone.
 
 const nearestHeading = (element) => {
   let block = element;
@@ -26,9 +26,17 @@ const tables = new ResizeObserver((entries) => {
 const number = (element) =>
   [...document.getElementsByClassName(element.classList[0])].indexOf(element) + 1;
 
+/** A call in a cell of a table may break after a bracket or an equals sign. */
+const allowBreaks = (code) => {
+  const [first, ...others] = code.textContent.split(/(?<=[(=])(?!\)|$)/);
+  if (others.length === 0) return; // a change of nothing would be seen, and be made again, forever
+  code.replaceChildren(first, ...others.flatMap((part) => [document.createElement("wbr"), part]));
+};
+
 const label = () => {
   document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
   for (const wrap of document.querySelectorAll(".md-typeset__scrollwrap")) tables.observe(wrap);
+  document.querySelectorAll(":is(th, td) code:not(:has(*))").forEach(allowBreaks);
   document.querySelectorAll(".md-code__nav").forEach((nav, place) => {
     nav.setAttribute("aria-label", `Code ${place + 1}`);
   });

@@ -62,7 +62,7 @@ def in_brief(names: Sequence[str]) -> str:
             if sets := [f"{one.data} ({_mean(one)})" for one in main if one.outcome == outcome]:
                 found.append(f"{outcome} on {', '.join(sets)}")
         if rows := _middle(_ratios([name])):
-            worth = [f"{row['budget ratio']} on {row['trained']}" for row in rows]
+            worth = [f"{row['budget ratio']} on {row['data and model']}" for row in rows]
             found.append(f"budget ratio {', '.join(worth)}")
         if found:
             lines.append(f"`{name}`: {'; '.join(found)}")
@@ -73,7 +73,7 @@ def _middle(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """Of each experiment the row of the budget in the middle."""
     of: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        of.setdefault(row["trained"], []).append(row)
+        of.setdefault(row["data and model"], []).append(row)
     return [each[len(each) // 2] for each in of.values()]
 
 
@@ -102,7 +102,7 @@ def _ratios(names: Sequence[str]) -> list[dict[str, str]]:
     return [
         {
             "method": written(one.label),
-            "trained": one.experiment.title,
+            "data and model": one.experiment.title,
             "epochs": f"{one.budget:g}",
             "budget ratio": one.words,
             "95 % interval": one.ratio.interval,

@@ -48,7 +48,7 @@ def test_a_ratio_is_that_of_one_budget_and_bold_where_it_is_sure(tmp_path, measu
     page.write_text(f"before\n{''.join(MARKS)}after", encoding="utf-8")
     write_table(comparisons, page)
     head, _, *rows = page.read_text(encoding="utf-8").splitlines()[3:-3]
-    assert head == "| model and data | epochs | budget ratio | 95 % interval |"
+    assert head == "| data and model | epochs | budget ratio | 95 % interval |"
     assert rows == ["| cnn-4 on digits | 4 | **2.00** | 2.00 to 2.00 |"]
 
 

@@ -26,11 +26,11 @@ RATIOS = {
     "1.5 or more": "#08306B",
     "1.2 to 1.5": "#2171B5",
     "1.05 to 1.2": "#6BAED6",
-    "0.97 to 1.05": "#ABABAB",
+    "0.97 to 1.05": "#5A5A5A",
     "below 0.97": "#D55E00",
 }
 FLAT = "flat"
-RESERVED |= RATIOS | {FLAT: "#E3E3E3"}
+RESERVED |= RATIOS | {FLAT: "#949494"}
 
 
 class Style(NamedTuple):

@@ -39,7 +39,7 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     middle = {experiment.title: _middle(experiment) for experiment in group}
     rows = [
         {
-            "model and data": method.experiment.title,
+            "data and model": method.experiment.title,
             "epochs": f"{method.budget:g}",
             "budget ratio": f"**{method.words}**" if method.ratio.exceeds(1) else method.words,
             "95 % interval": method.ratio.interval,

@@ -81,12 +81,12 @@ def describe_saving(ratios: Sequence[MethodRatio]) -> str:
     text = (
         f"**Train on {DATA} for {BUDGET:g} epochs with `{NAME}`, and the test error is "
         f"{metric.written(shown.end)}, for which plain training needs {needed:.1f} epochs**: "
-        f"{ratio} times the budget (95 % interval {ratio.interval}, {ratio.seeds} seeds). Of "
-        f"{len(others)} other tasks the ratio is {values[0]:.2f} to {values[-1]:.2f} on "
-        f"{len(values)}, and its interval above 1 on {sure}"
+        f"{ratio} times the budget (95 % interval {ratio.interval}, {ratio.seeds} seeds). On "
+        f"{len(values)} of {len(others)} other tasks the ratio is {values[0]:.2f} to "
+        f"{values[-1]:.2f}, with the whole interval above 1 on {sure}"
     )
-    flat = len(others) - len(values)
-    return text + (f"; on {flat} longer training gains nothing." if flat else ".")
+    rest = "; on the rest longer training gains nothing" if len(values) < len(others) else ""
+    return f"{text}{rest}."
 
 
 def describe_demo(path: Path) -> str:

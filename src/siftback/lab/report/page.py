@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -43,6 +44,7 @@ from siftback.lab.report.verdict import (
     named,
     verdicts,
 )
+from siftback.lab.strategies.table import library_name
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes
@@ -126,7 +128,9 @@ def render_page(
         papers: Tables of the papers' numbers beside ours.
         benchmarks: Tables of benchmarks: ``title``, ``environment`` and ``rows``.
     """
-    judged = verdicts(comparisons)
+    judged = [
+        replace(verdict, label=library_name(verdict.label)) for verdict in verdicts(comparisons)
+    ]
     described = [describe_comparison(name, comparison) for name, comparison in named(comparisons)]
     figures = [analysis for analysis in analyses if isinstance(analysis, Figure)]
     runs = [run for comparison in comparisons for run in in_order(comparison.runs)]

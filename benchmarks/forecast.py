@@ -44,7 +44,7 @@ from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.environment import environment
 from siftback.lab.records.tables import markdown
 from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
-from siftback.rules.memory import PASSES_BEFORE_TAIL
+from siftback.rules.memory import TAIL_AFTER
 
 TITLE = "Forecasts of the budget ratio of Memory(), each data set left out in turn"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -157,8 +157,8 @@ def read_cases(folder: Path = FORECAST) -> list[Case]:
 def of_memory(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
     """Returns the ratios of ``Memory()``.
 
-    In a training of fewer passes than those before its tail it is ``Memory(tail=Epochs(0))``, of
-    which a ratio stands for it where it was not recorded itself.
+    In a training without a tail it is ``Memory(tail=Epochs(0))``, of which a ratio stands for it
+    where it was not recorded itself.
     """
     default = {
         (method.experiment.title, method.budget): method
@@ -168,8 +168,7 @@ def of_memory(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
     alike = {
         (method.experiment.title, method.budget): method
         for method in methods
-        if method.label == f"{WITHOUT_TAIL} {KEEP}"
-        and method.epochs * method.budget < PASSES_BEFORE_TAIL
+        if method.label == f"{WITHOUT_TAIL} {KEEP}" and method.budget <= TAIL_AFTER.value
     }
     return [method for _, method in sorted((alike | default).items())]
 

@@ -39,6 +39,9 @@ ON = {
     "never": ({"start": Epochs(9)}, 9, 9),
     "tail of an epoch": ({"tail": Epochs(1)}, 0, 3),
     "tail of a share": ({"warmup": Epochs(1), "tail": Share(0.125)}, 1, 3.5),
+    "a tail that begins later": ({"tail": Share(0.5), "tail_after": Epochs(3)}, 0, 3),
+    "a tail that begins late enough": ({"tail": Share(0.5), "tail_after": Epochs(1)}, 0, 2),
+    "no tail of a short training": ({"tail": Share(0.5), "tail_after": Epochs(4)}, 0, 4),
     "the earlier one of end and tail": ({"end": Epochs(2), "tail": Share(0.25)}, 0, 2),
     "the tail before the end": ({"end": Share(0.9), "tail": Epochs(2)}, 0, 2),
 }
@@ -95,7 +98,7 @@ BARE = {
 
 @pytest.mark.parametrize(("given", "message"), BARE.values(), ids=BARE)
 def test_a_bare_number_is_refused_and_both_forms_are_shown(given, message):
-    for name in ("warmup", "start", "end", "tail"):
+    for name in ("warmup", "start", "end", "tail", "tail_after"):
         with pytest.raises(ConfigError, match=name + message):
             Schedule(**{name: given})
     with pytest.raises(ConfigError, match="until" + message):

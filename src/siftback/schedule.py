@@ -156,6 +156,8 @@ class Schedule:
         end: Selection is off from then on; None is never.
         tail: Length of the last part of training, which is on all data. The earlier one of ``end``
             and the tail's beginning applies. It needs the number of epochs.
+        tail_after: The tail does not begin before then, so that a training that is no longer has
+            none.
         interrupt: Every n-th batch of an epoch is trained on whole, first the n-th; 0 is none, 1 is
             not allowed.
         anneal: Changes the share kept while selection is on; None leaves the selector's. The
@@ -187,11 +189,12 @@ class Schedule:
         start: Moment = Epochs(0),
         end: Moment | None = None,
         tail: Moment = Epochs(0),
+        tail_after: Moment = Epochs(0),
         interrupt: int = 0,
         anneal: Annealing | None = None,
     ) -> None:
         begins = (("warmup", warmup), ("start", start))
-        for name, moment in (*begins, ("tail", tail)):
+        for name, moment in (*begins, ("tail", tail), ("tail_after", tail_after)):
             check_moment(name, moment)
         ends: list[tuple[str, Moment]] = []
         if end is not None:
@@ -211,7 +214,8 @@ class Schedule:
                 "interrupt=1: give n, at least 2, for every n-th batch to be trained on whole, or "
                 "0 for none"
             )
-        self.warmup, self.start, self.end, self.tail = warmup, start, end, tail
+        self.warmup, self.start, self.end = warmup, start, end
+        self.tail, self.tail_after = tail, tail_after
         self.interrupt, self.anneal = interrupt, anneal
         moments = warmup, start, end, anneal and anneal.until
         shares = any(isinstance(moment, Share) and moment.value for moment in moments)
@@ -265,7 +269,8 @@ class Schedule:
         begin = max(in_epochs(self.warmup, epochs), in_epochs(self.start, epochs))
         end = math.inf if self.end is None else in_epochs(self.end, epochs)
         if self.tail.value:
-            end = min(end, (epochs or 0) - in_epochs(self.tail, epochs))
+            tail = (epochs or 0) - in_epochs(self.tail, epochs)
+            end = min(end, max(tail, in_epochs(self.tail_after, epochs)))
         return begin, end
 
     def warn_if_never_on(self, epochs: float | None) -> None:
@@ -323,8 +328,9 @@ class Schedule:
         return {"schedule": repr(self), "epochs": epochs if self.needs_epochs else None}
 
     def __repr__(self) -> str:
-        tail = self.tail if self.tail.value else None
-        options = {"tail": tail, "interrupt": self.interrupt, "anneal": self.anneal}
+        moments = {"tail": self.tail, "tail_after": self.tail_after}
+        options: dict[str, Any] = {name: given for name, given in moments.items() if given.value}
+        options |= {"interrupt": self.interrupt, "anneal": self.anneal}
         text = "".join(f", {name}={value!r}" for name, value in options.items() if value)
         return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r}{text})"
 

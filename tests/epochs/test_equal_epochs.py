@@ -317,11 +317,9 @@ def test_a_resume_at_every_step_of_such_passes_changes_nothing(rule, wrap):
 
 
 @pytest.mark.parametrize("wrap", [plain, OwnLoader])
-@pytest.mark.parametrize("passes", [0, 3, 4, 6])
-def test_a_resume_where_a_tail_is_left_out_or_begins_late_changes_nothing(
-    monkeypatch, passes, wrap
-):
-    monkeypatch.setattr(memory, "PASSES_BEFORE_TAIL", passes)
+@pytest.mark.parametrize("after", [0, 4, 5])
+def test_a_resume_where_a_tail_is_left_out_or_begins_late_changes_nothing(monkeypatch, after, wrap):
+    monkeypatch.setattr(memory, "TAIL_AFTER", Epochs(after))
     make = by_rule(
         lambda: Memory(warmup=Epochs(1)),
         lambda: wrap(Numbered(spread(COUNT))), epochs=5, shorter_epochs=False,

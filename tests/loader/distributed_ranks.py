@@ -38,14 +38,6 @@ from toys import AT_ONCE, at_once
 COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
 
 
-class Learned(Memory):
-    """Whose draws go on at the end of training."""
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self.passes_before_tail = EPOCHS
-
-
 RULES = {
     "infobatch": lambda: InfoBatch(0.5, 1.0),
     "rs2": lambda: RS2(0.4),
@@ -59,7 +51,7 @@ RULES = {
     "rcap": lambda: RCAP(torch.arange(COUNT) % 3, 0.4),
     "alignprune": lambda: AlignPrune(0.5, window=3, delta=1.0),
     "evos": lambda: EVOS(0.4, every=2),
-    "learned": lambda: Learned(warmup=Epochs(1)),
+    "learned": lambda: Memory(warmup=Epochs(1)),
 }
 REMEMBERED = {
     "memory": lambda: Memory(0.55, warmup=Epochs(1)),

@@ -112,44 +112,39 @@ def test_everything_is_trained_on_while_warming_up_and_in_the_tail(arguments, wh
 
 
 FEW_LEFT = torch.cat((torch.full((50,), 1e-3), torch.ones(10)))  # of which 0.25 are drawn
-MANY_LEFT = torch.cat((torch.full((50,), 0.3), torch.ones(10)))  # of which 0.77 are
-
-
-def whole_epochs(loader, epochs=8):
-    """Those in which everything is trained on."""
-    return [epoch for epoch in range(epochs) if len(epoch_of(loader)) == 60]
 
 
 @pytest.mark.parametrize(
-    ("losses", "arguments", "whole"),
+    ("epochs", "arguments", "whole"),
     [
-        (MANY_LEFT, {}, [0, 5, 6, 7]),
-        (FEW_LEFT, {}, [0, 5, 6, 7]),
-        (FEW_LEFT, {"tail": Share(0.45)}, [0, 5, 6, 7]),
-        (MANY_LEFT, {"tail": Epochs(0)}, [0]),
+        (8, {}, [0]),
+        (9, {}, [0, 8]),
+        (12, {}, [0, *range(8, 12)]),
+        (20, {}, [0, *range(11, 20)]),
+        (8, {"tail": Share(0.45)}, [0, 5, 6, 7]),
+        (12, {"tail": Epochs(0)}, [0]),
+        (12, {"keep": 0.5}, [0]),
     ],
 )
-def test_a_share_that_follows_the_losses_has_a_tail(losses, arguments, whole):
+def test_a_share_that_follows_the_losses_has_a_tail_after_eight_epochs(epochs, arguments, whole):
     rule = Memory(warmup=Epochs(1), **arguments)
-    assert whole_epochs(ruled(rule, wrapped=plain(Numbered(losses)))) == whole
+    loader = ruled(rule, wrapped=plain(Numbered(FEW_LEFT)), epochs=epochs)
+    lengths = [len(epoch_of(loader)) for _ in range(epochs)]
+    assert [epoch for epoch, length in enumerate(lengths) if length == 60] == whole
 
 
-def test_no_tail_of_its_own_begins_in_the_first_four_passes():
-    for arguments, whole in (({}, [0, 4]), ({"tail": Share(0.45)}, [0, 3, 4])):
-        rule = Memory(warmup=Epochs(1), **arguments)
-        loader = ruled(rule, wrapped=plain(Numbered(FEW_LEFT)), epochs=5)
-        assert whole_epochs(loader, epochs=5) == whole
-
-
-def test_a_schedule_of_the_loader_s_own_has_its_tail_whatever_is_learned():
+def test_a_schedule_of_the_loader_s_own_has_its_tail():
     schedule = Schedule(warmup=Epochs(1), tail=Share(0.45))
     loader = ruled(Memory(), wrapped=plain(Numbered(FEW_LEFT)), schedule=schedule)
-    assert whole_epochs(loader) == [0, 5, 6, 7]
+    lengths = [len(epoch_of(loader)) for _ in range(8)]
+    assert [epoch for epoch, length in enumerate(lengths) if length == 60] == [0, 5, 6, 7]
 
 
 def test_a_fixed_share_has_no_tail_and_one_that_follows_needs_the_number_of_epochs():
     assert Memory(0.5).schedule.tail == Memory(beta=1).schedule.tail == Share(0.0)
-    assert Memory(0.5).passes_before_tail == Memory(tail=Share(0.45)).passes_before_tail == 0
+    assert (
+        Memory(0.5).schedule.tail_after == Memory(tail=Share(0.45)).schedule.tail_after == Epochs(0)
+    )
     with pytest.raises(ConfigError, match="pass its length as epochs="):
         selective(plain(Numbered(FEW_LEFT)), memory=Memory(warmup=Epochs(1)))
 
@@ -158,7 +153,7 @@ def test_a_tail_as_asked_for_is_another_setting_than_the_default():
     for tail in (None, Share(0.45)):
         state = Memory(tail=tail).state_dict()
         other = Memory(tail=Share(0.45) if tail is None else None)
-        with pytest.raises(StateError, match="_tail="):
+        with pytest.raises(StateError, match="tail="):
             other.load_state_dict(state)
 
 

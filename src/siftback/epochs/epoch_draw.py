@@ -150,7 +150,6 @@ class EpochDraw:
         name = type(rule).__name__
         self.rule, self.epochs, self.shorter = rule, epochs, shorter
         self.schedule = check_schedule(rule.schedule if schedule is None else schedule)
-        self._has_own_schedule = schedule is None
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
             raise ConfigError(
@@ -274,7 +273,7 @@ class EpochDraw:
         follows, length = epoch == self._expected, self.length
         if self.shorter or not follows:
             self._number = epoch if number is None else number
-        is_on = self.is_on(epoch) if is_on is None else is_on
+        is_on = self.schedule.is_on(epoch, self.epochs) if is_on is None else is_on
         goes_on = follows and self.requested == length < last.end and is_on and self._is_on
         self._epoch, self._expected, self.requested = epoch, epoch + 1, 0
         self._is_on, self._is_over = is_on, False
@@ -288,16 +287,6 @@ class EpochDraw:
             self.draw_pass()
         while self.is_ahead and self.passes[-1].end < self.length:
             self.draw_pass()
-
-    def is_on(self, epoch: int) -> bool:
-        """Returns whether the rule draws in an epoch that comes next.
-
-        Where its own schedule begins the tail, a rule goes on for its first passes.
-        """
-        is_on = self.schedule.is_on(epoch, self.epochs)
-        if is_on or not (self._is_on and self._has_own_schedule):
-            return is_on
-        return (epoch if self.shorter else self._number) < self.rule.passes_before_tail
 
     def _wait(self) -> None:
         """Has the first pass wait for what the user's sampler gives."""

@@ -211,7 +211,7 @@ class ChainingPipeline(DrawingPipeline):
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""
         Pipeline.begin_whole_epoch(self, number, again=again)
-        source, is_on = self.source, self.draw.is_on(number)
+        source, is_on = self.source, self.draw.schedule.is_on(number, self.draw.epochs)
         goes_on = source.chains and is_on and source.is_within_pass
         if not goes_on:
             source.leave_pass()

@@ -9,7 +9,7 @@ from torch import Tensor
 from siftback.arguments import check_number, format_value
 from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.errors import ConfigError, LossError
-from siftback.rules.memory import PASSES_BEFORE_TAIL, TAIL
+from siftback.rules.memory import TAIL, TAIL_AFTER
 from siftback.tensor_arguments import is_dense
 
 # Fitted by `benchmarks/forecast.py` to what `results/{pays,map,forecast}` record, which
@@ -167,9 +167,8 @@ def bound_of(share: float, done: float, epochs: float) -> float:
         done: The share of the budget that was spent before.
         epochs: Length of the training. At the end of a long one `Memory` trains on everything.
 
-    >>> bound_of(0.5, done=0.25, epochs=3), bound_of(0.5, done=0.25, epochs=8)
+    >>> bound_of(0.5, done=0.25, epochs=8), bound_of(0.5, done=0.25, epochs=16)
     (1.75, 1.3)
     """
-    begins = max(done, 1 - TAIL.value, done + (PASSES_BEFORE_TAIL / epochs - done) * share)
-    tail = max(0.0, 1 - begins)
+    tail = max(0.0, min(TAIL.value, 1 - TAIL_AFTER.value / epochs, 1 - done))
     return done + (1 - done - tail) / share + tail

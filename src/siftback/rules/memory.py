@@ -23,15 +23,14 @@ from siftback.errors import ConfigError
 from siftback.rules.base_weights import resolve_weights
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule
-from siftback.schedule import Moment, Share
+from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import choose_exactly, count_of
 from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, long trainings need about as much to end where training on
-# everything does, also where little is left to learn. It costs much of what was gained where
-# training is so short that there were fewer passes.
-TAIL, PASSES_BEFORE_TAIL = Share(0.45), 4
+# everything does. In shorter ones it costs what was gained: much of it on MNIST.
+TAIL, TAIL_AFTER = Share(0.45), Epochs(8)
 
 
 class Memory(LastLossRule):
@@ -53,8 +52,8 @@ class Memory(LastLossRule):
     a few have most of the loss, little more than these and the floor. So nothing is saved where
     little is learned yet, and much where nearly all is. The number of examples is not known before
     the draw. The last 0.45 of training is on all examples, as draws by loss fit what is hard at the
-    expense of the rest, and in a long training that cost more than it saved. But draws go on there
-    in the first four passes over the data.
+    expense of the rest, and in a long training that cost more than it saved. But that does not
+    begin within the first 8 epochs, so that a training of no more has no such end.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -88,8 +87,9 @@ class Memory(LastLossRule):
         beta: In place of ``keep``, the exponent, at least 0.
         floor: The minimum probability, in [0, 1), so that no example is forgotten.
         warmup: How long all examples are trained on at first.
-        tail: How long all examples are trained on at the end, whatever is learned; by default as
-            above where the share of an epoch follows the losses, and not at all where it is fixed.
+        tail: How long all examples are trained on at the end, however short training is; by default
+            as above where the share of an epoch follows the losses, and not at all where it is
+            fixed.
         decay: Weight of the old loss in the remembered one, in [0, 1):
             ``decay * old + (1 - decay) * new``; 0 remembers only the last loss.
         guard: Holds back examples whose label is probably wrong. Of S that are held back exactly
@@ -185,11 +185,11 @@ class Memory(LastLossRule):
         unbiased: bool = False,
     ) -> None:
         follows = keep is None and beta is None
-        if tail is None and follows:
-            tail, self.passes_before_tail = TAIL, PASSES_BEFORE_TAIL
-        elif tail is None:
-            tail = Share(0.0)
+        has_own_tail = follows and tail is None
+        tail = Share(0.0) if tail is None else tail
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
+        if has_own_tail:
+            self.schedule = Schedule(warmup=warmup, tail=TAIL, tail_after=TAIL_AFTER)
         self.floor = check_share("floor", floor)
         self.takes_weights = shards is None
         weights = resolve_weights(weights, balance)
@@ -307,5 +307,6 @@ class Memory(LastLossRule):
         """Returns the arguments, by name, that a state must have been saved with to fit."""
         settings = {**super().settings(), "keep": self._keep, "shards": self.shard_count}
         settings |= {"unbiased": True} if self.unbiased else {}
-        passes = self.passes_before_tail
-        return settings | ({"passes_before_tail": passes} if passes else {})
+        if self.schedule.tail_after.value:
+            settings["tail"] += f" after {self.schedule.tail_after!r}"
+        return settings

@@ -75,8 +75,6 @@ class EpochRule(Stateful, ABC):
         needs_labels: Whether `draw` needs the label of each example, see `set_labels`; likewise.
         takes_weights: Whether its draws can have base weights; of an instance.
         guard: Holds back examples whose label is probably wrong; None in most rules.
-        passes_before_tail: For how many passes over the data it goes on where its own schedule
-            begins the tail.
         selector: Selects in a scoring pass; None where there are none.
         scorer: Scores the examples in a scoring pass; likewise.
 
@@ -99,7 +97,6 @@ class EpochRule(Stateful, ABC):
     needs_passes = False
     needs_labels = False
     takes_weights = False
-    passes_before_tail = 0
     guard: NoiseGuard | None = None
     selector: Selector | None = None
     scorer: Scorer | None = None

@@ -36,7 +36,7 @@ class BeforeReading(LoaderBatches):
         job, settings = self.job, self.job.settings
         if self.rule.needs_passes:
             return Schedule(warmup=Epochs(settings.whole_warmup))
-        tail = settings.tail or job.strategy.tail
+        tail = job.strategy.tail_share(settings)
         if not job.strategy.own_schedule or (settings.epochs or settings.budget) is None:
             return ProgressSchedule(self.done, settings.warmup or Epochs(0), 1 - tail)
         if settings.budget is None:

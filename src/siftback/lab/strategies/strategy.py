@@ -476,6 +476,7 @@ class Strategy:
             batches at random have it too, so that they differ by what they choose alone.
         tail: The last share of training on everything, as its paper has it; the settings may ask
             for another. Only of rules.
+        tail_after: The tail does not begin before so many epochs.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep. The selector keeps its share of what is left.
         weighted: Computes, from logits and labels, the loss of a batch whose losses it weighs.
@@ -500,6 +501,7 @@ class Strategy:
     forwards_left_out: bool = False
     warmup: Epochs | Share = AN_EPOCH
     tail: float = 0.0
+    tail_after: float = 0.0
     drop: Callable[[float], float] | None = None
     weighted: Callable[[Tensor, Tensor], Tensor] | None = None
     tokens: TokenScore | None = None
@@ -515,6 +517,13 @@ class Strategy:
     def plain_losses(self) -> bool:
         """Whether the losses it trains on must be those of examples and labels as they are."""
         return any((self.weighted, self.tokens))
+
+    def tail_share(self, settings: Settings) -> float:
+        """Returns the last share of a training that is on everything."""
+        length = settings.epochs or settings.budget
+        if settings.tail or not length:
+            return settings.tail or self.tail
+        return max(0.0, min(self.tail, 1 - self.tail_after / length))
 
     def warmed(self, settings: Settings) -> Settings:
         """Returns settings that say how long it trains on everything at first.

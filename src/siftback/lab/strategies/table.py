@@ -65,8 +65,7 @@ def _percentile(keep: float, settings: Settings) -> Selector:
 
 
 def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
-    tail = Share(settings.tail) if settings.tail else None
-    return siftback.Memory(floor=settings.floor, tail=tail)
+    return siftback.Memory(floor=settings.floor)
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:
@@ -132,10 +131,11 @@ _ROWS = (
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
              library="Memory(tail=Epochs(0))"),
     Strategy("sb-memory-default",
-             "as sb-memory-ratio, but everything is trained on at the end of a long training: "
+             "as sb-memory-ratio, but everything is trained on at the end of more than 8 epochs: "
              "Memory()",
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
              tail=siftback.Memory().schedule.tail.value,
+             tail_after=siftback.Memory().schedule.tail_after.value,
              library="Memory()"),
     Strategy("sb-memory-ratio-guarded",
              "as sb-memory-ratio, but examples whose labels stay doubtful are held back", _KEPT,

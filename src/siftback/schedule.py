@@ -3,7 +3,9 @@
 import itertools
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from siftback.arguments import (
@@ -220,8 +222,6 @@ class Schedule:
         moments = warmup, start, end, anneal and anneal.until
         shares = any(isinstance(moment, Share) and moment.value for moment in moments)
         self.needs_epochs = shares or tail.value != 0
-        self._last_epochs: Any = object()  # which `is_on` was asked with last
-        self._last_span = math.inf, math.inf
 
     @property
     def is_always_on(self) -> bool:
@@ -244,15 +244,31 @@ class Schedule:
             ConfigError: If ``epochs`` is needed and not given, or an argument is no number.
         """
         check_number("epochs_done", epochs_done, least=0)
-        if epochs is not self._last_epochs:  # it is the same object at each batch of a training
-            self._last_span = self.span(epochs)
-            self._last_epochs = epochs
         if batch is not None:
-            number = check_integer("batch", batch, 0) + 1
-            if self.interrupt and number % self.interrupt == 0:
-                return False
-        begin, end = self._last_span
+            check_integer("batch", batch, 0)
+        return self.covers(self.span(epochs), epochs_done, batch)
+
+    def covers(
+        self, span: tuple[float, float], epochs_done: float, batch: int | None = None
+    ) -> bool:
+        """Returns `is_on` of a training whose `span` is known, without checks of the numbers."""
+        begin, end = span
+        if self.interrupt and batch is not None and (batch + 1) % self.interrupt == 0:
+            return False
         return begin <= epochs_done < end
+
+    def bind(self, epochs: float | None) -> Callable[[float, int], bool]:
+        """Returns ``is_on(epochs_done, batch)`` of a training, for a loader to call at each batch.
+
+        Args:
+            epochs: Epochs of the whole training; required with shares and with a tail.
+
+        Raises:
+            ConfigError: As for `is_on`.
+        """
+        if getattr(self.is_on, "__func__", None) is Schedule.is_on:
+            return partial(self.covers, self.span(epochs))
+        return lambda epochs_done, batch: self.is_on(epochs_done, epochs, batch)
 
     def span(self, epochs: float | None) -> tuple[float, float]:
         """Returns the epochs, with fractions, from which and until which selection is on.

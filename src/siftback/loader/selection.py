@@ -83,6 +83,7 @@ class BatchSelection:
         stats: Stats,
     ) -> None:
         self._schedule, self._epochs, self._stats = schedule, epochs, stats
+        self._is_on = schedule.bind(epochs)
         self.needs_scores = selector.needs_scores
         if self.needs_scores and model is None:
             raise ConfigError(no_model(type(selector).__name__))
@@ -119,15 +120,15 @@ class BatchSelection:
             LossError: If a score is not finite and ``on_nonfinite="error"``, of an accelerator in a
                 later step; or if fewer scores are finite than examples must be kept.
         """
-        schedule, epochs, done = self._schedule, self._epochs, source.epochs_done
+        done, schedule = source.epochs_done, self._schedule
         is_tried, self.is_tried = self.is_tried, True
-        if not (is_pass and schedule.is_on(done, epochs, source.position)):
+        if not (is_pass and self._is_on(done, source.position)):
             if not is_tried:
                 self.try_scores(batch, source.place)
             return None
         selector: Any = self.selector
         if schedule.anneal:
-            selector.set_keep(schedule.keep(done, epochs, own=self.keep))
+            selector.set_keep(schedule.keep(done, self._epochs, own=self.keep))
         scores = self.score(batch)
         count = count_of(selector.keep, len(scores)) if self.exact else None
         if not self.needs_scores:

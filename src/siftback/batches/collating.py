@@ -161,6 +161,16 @@ def undisturbed(*roots: Any) -> Iterator[None]:
         np.random.set_state(numpy)
 
 
+@contextmanager
+def explaining(note: str) -> Iterator[None]:
+    """Adds to an error when it arose, as it may be of the user's own model."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
+
+
 _CONTAINERS = (list, dict, set, deque)
 _MANY = 10_000
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from siftback.arguments import check_choice, check_integer, format_value
 from siftback.batches import tree
 from siftback.batches.batch import Batch, Pad
+from siftback.batches.collating import explaining, undisturbed
 from siftback.batches.tree import Lists, read_structure
 from siftback.errors import BatchError, ConfigError
 from siftback.state import (
@@ -146,11 +147,10 @@ class Pool:
         Args:
             to_come: Examples that this epoch still adds; infinity where that is not known.
         """
-        sizes: list[int] = []
-        pooled, last = self._pooled, self.batch_size + 1
+        pooled, sizes = self._pooled, list[int]()
         while True:
             size = self.batch_size
-            if pooled + to_come == last and size > 1 and not self.drop_last:
+            if pooled + to_come == size + 1 and size > 1 and not self.drop_last:
                 size = self._size_before_last(pooled)
             if pooled < size:
                 break
@@ -305,6 +305,51 @@ class Pool:
             torch.cat(weights) if len(weights) == len(batches) else None,
             lists=first.lists,
         )
+
+
+class PoolTrial:
+    """Joins examples of the first batches as a pool will, until batches of two shapes were joined.
+
+    Batches that are padded to the longest of each have rows of other shapes in the second batch.
+
+    Attributes:
+        is_over: Whether batches of two shapes were joined.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._row: Batch | None = None
+        self._shapes: list[Any] | None = None
+
+    def join(self, batch: Batch, pad: Pad | None, where: str) -> None:
+        """Tries to pool examples of a batch with those of the one before.
+
+        Args:
+            batch: A batch.
+            pad: How rows of several shapes are joined.
+            where: Description of the batch, for errors.
+
+        Raises:
+            BatchError: If they cannot be pooled.
+        """
+        shapes = tree.shapes(batch.data, batch.lists or frozenset())
+        if shapes == self._shapes:
+            return
+        with undisturbed(), explaining(f"while examples of {where} were pooled on trial"):
+            try:
+                data = tree.take(batch.data, torch.zeros(1, dtype=torch.int64), batch.lists)
+                row, pool = Batch(data, 1, batch.device, lists=batch.lists), Pool(2, pad=pad)
+                for single in (self._row or row, row):
+                    pool.add_batch(single, is_copy=True)
+                next(pool.release_full(math.inf))
+            except (RuntimeError, NotImplementedError) as error:
+                raise BatchError(
+                    f"{where} cannot be split into examples and pooled ({error}): have the "
+                    "collate function make it of tensors with a row per example"
+                ) from error
+        self.is_over = self._row is not None
+        if self._row is None:
+            self._row, self._shapes = row, shapes
 
 
 def _batch_check(count: int, weighted: bool, indexed: bool) -> Check:

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
 from siftback.batches.order import count_batches, sampler_of
-from siftback.batches.pool import Pool
+from siftback.batches.pool import Pool, PoolTrial
 from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
 from siftback.batches.stats import Stats
 from siftback.epochs.sampler import warning_beyond
 from siftback.errors import BatchError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
-from siftback.loader.trial import PoolTrial
 from siftback.loader.wrapped import is_own_size, resolve_pool, sizes_of
 from siftback.processes.barrier import barrier
 from siftback.rules.rule import EpochRule

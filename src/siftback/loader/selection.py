@@ -11,12 +11,11 @@ from torch.nn.parameter import is_lazy
 
 from siftback.arguments import check_choice, check_flag
 from siftback.batches.batch import Batch
-from siftback.batches.collating import undisturbed
+from siftback.batches.collating import explaining, undisturbed
 from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
-from siftback.loader.trial import explaining
 from siftback.losses.per_example import (
     Losses,
     LossFn,

@@ -120,3 +120,15 @@ def test_ratios_that_do_not_fit_side_by_side_are_rows():
     assert len(table) == 20
     assert table[3] == {"ratio": "method 3 (at most 1)", "fp32": "0.75", "bf16": "0.75"}
     assert table[19] == {"ratio": "method 19 (at most 1)", "fp32": "4.75", "bf16": ""}
+
+
+def test_ratios_stay_side_by_side_where_the_settings_are_more_still():
+    ratio = {"what": "over plain", "goal": None, "met": None, "measured": 1.5}
+    many = [
+        ratio | {"setting": f"setting {place}", "what": f"method {number}"}
+        for place in range(20)
+        for number in range(20)
+    ]
+    table = measured(many)
+    assert len(table) == 20
+    assert table[3]["setting"] == "setting 3"

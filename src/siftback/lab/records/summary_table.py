@@ -139,7 +139,8 @@ def suspected(runs: pd.DataFrame) -> dict[str, str]:
 def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     """Lays out a benchmark's ratios: one row per setting, one column per ratio with its goal.
 
-    Where the ratios are more than fit side by side, `WIDEST`, they are the rows.
+    Where the ratios are more than fit side by side, `WIDEST`, and more than the settings, they are
+    the rows.
 
     Args:
         ratios: Each with ``setting``, ``what``, ``measured``, ``goal`` and ``met``.
@@ -154,7 +155,7 @@ def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
         column = f"{ratio['what']} ({ratio['goal']})" if ratio["goal"] else ratio["what"]
         row[column] = f"{ratio['measured']:.4g}" + (" (missed)" if ratio["met"] is False else "")
     columns = dict.fromkeys(name for row in table.values() for name in row if name != "setting")
-    if len(columns) <= WIDEST:
+    if len(columns) <= max(WIDEST, len(table)):
         return list(table.values())
     return [
         {"ratio": name} | {setting: row.get(name, "") for setting, row in table.items()}

@@ -81,6 +81,7 @@ CASES = {
     "mnist8": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 8, (4, 6, 8, 12, 16)),
     "gtsrb": Case("gtsrb", 30_000, 8000, "fastcnn", 8, 0.1, Augment(padding=2), 4, (1, 2, 4, 6, 8)),
     "f20k4": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 4, (2, 3, 4, 6, 8)),
+    "f20k8": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 8, (4, 6, 8, 12, 16)),
     "f20k": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 16, (4, 8, 12, 16, 24)),
     "f5k16": Case("fonts", 5000, 10_000, "fastcnn", 8, 0.1, Augment(), 16, (8, 12, 16, 24, 32)),
     "f5k": Case("fonts", 5000, 10_000, "fastcnn", 8, 0.1, Augment(), 32, (8, 16, 24, 32, 48, 64)),

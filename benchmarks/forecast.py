@@ -29,13 +29,15 @@ from scipy.special import stdtrit
 
 from goals import Goal, begin, options, report
 from siftback.lab.experiments.comparison import Plan
-from siftback.lab.experiments.warm_up import KEEP, STRATEGY, warm_up
+from siftback.lab.experiments.warm_up import KEEP, warm_up
 from siftback.lab.figures.budget_ratios import BudgetRatio
 from siftback.lab.figures.pays import (
+    DEFAULT,
+    WITHOUT_TAIL,
     Experiment,
-    MethodRatio,
     experiments,
     method_ratios,
+    ratios_of_default,
     title_of,
 )
 from siftback.lab.figures.titles import argument
@@ -44,12 +46,10 @@ from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.environment import environment
 from siftback.lab.records.tables import markdown
 from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
-from siftback.rules.memory import TAIL_AFTER
 
 TITLE = "Forecasts of the budget ratio of Memory(), each data set left out in turn"
 RESULTS = Path(__file__).parents[1] / "results"
 FORECAST, RECORDS = RESULTS / "forecast", {"pays": RESULTS / "pays", "map": RESULTS / "map"}
-WITHOUT_TAIL = "sb-memory-ratio"
 GROUPS = 500
 NOISE = ("mnist-0", "mnist-10", "mnist-40", "cifar10-20k-0", "cifar10-20k-20")
 CONFIDENCE = 0.9
@@ -93,7 +93,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
         name: plan
         for recipe, folder in RECORDS.items()
         for name, plan in find_recipe(recipe).plans(Scale.FULL).items()
-        if f"{STRATEGY}@{KEEP}" in plan.strategies
+        if any(f"{name}@{KEEP}" in plan.strategies for name in (DEFAULT, WITHOUT_TAIL))
         and (plan.settings.budget or 0) > 1
         and (recipe == "pays" or (folder / f"{recipe}-full" / name / SUMMARY).is_file())
     }
@@ -139,7 +139,7 @@ def read_cases(folder: Path = FORECAST) -> list[Case]:
     ]
     folders = {(title_of(item), argument(item, "budget")): item.folder for item in comparisons}
     cases = []
-    for method in of_memory(method_ratios(experiments(comparisons))):
+    for method in ratios_of_default(method_ratios(experiments(comparisons))):
         experiment, budget = method.experiment, method.budget
         recorded = folders[experiment.title, budget]
         recipe = "map" if recorded.is_relative_to(RECORDS["map"]) else "pays"
@@ -152,25 +152,6 @@ def read_cases(folder: Path = FORECAST) -> list[Case]:
             fits = fits and not method.ratio.flat and "labels wrong" not in title
             cases.append(Case(title, data, budget, recipe, *warmed, method.ratio, fits))
     return cases
-
-
-def of_memory(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
-    """Returns the ratios of ``Memory()``.
-
-    In a training without a tail it is ``Memory(tail=Epochs(0))``, of which a ratio stands for it
-    where it was not recorded itself.
-    """
-    default = {
-        (method.experiment.title, method.budget): method
-        for method in methods
-        if method.label == f"{STRATEGY} {KEEP}"
-    }
-    alike = {
-        (method.experiment.title, method.budget): method
-        for method in methods
-        if method.label == f"{WITHOUT_TAIL} {KEEP}" and method.budget <= TAIL_AFTER.value
-    }
-    return [method for _, method in sorted((alike | default).items())]
 
 
 def overfits(experiment: Experiment) -> bool:

@@ -13,12 +13,13 @@ from siftback.lab.figures.budget_ratios import BudgetRatio
 from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.pays import (
-    DEFAULT,
+    DEFAULT_LABEL,
     LEAST,
     Experiment,
     MethodRatio,
     experiments,
     method_ratios,
+    ratios_of_default,
 )
 from siftback.lab.figures.styles import FLAT, RATIOS
 from siftback.lab.records.comparison_record import Comparison
@@ -64,6 +65,8 @@ def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     by_label: dict[str, list[MethodRatio]] = {}
     for case in cases:
         by_label.setdefault(case.label, []).append(case)
+    if of_default := ratios_of_default(cases):
+        by_label[DEFAULT_LABEL] = of_default
     for label, group in sorted(by_label.items(), key=lambda item: -len(item[1])):
         sized = [case for case in group if case.experiment.examples]
         budgets = Counter(case.experiment.title for case in sized)
@@ -124,11 +127,7 @@ def default_ratios(measured: Sequence[Experiment]) -> list[MethodRatio]:
 
     Of the latter those come first on which it is worse. Without those where nothing was left out.
     """
-    cases = []
-    for case in method_ratios(measured):
-        runs = case.experiment.runs
-        if (runs.strategy[runs.label == case.label] == DEFAULT).all() and leaves_out(case):
-            cases.append(case)
+    cases = [case for case in ratios_of_default(method_ratios(measured)) if leaves_out(case)]
 
     def position(case: MethodRatio) -> tuple[bool, int, tuple[int, float]]:
         if not case.ratio.flat:
@@ -151,7 +150,7 @@ def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         surely = sum(case.ratio.falls_below(LEAST) for case in worse)
         yield Finding(
             f"{len(known) - len(worse)} of {len(known)} ratios of "
-            f"{library_name(known[0].label)} are {LEAST:g} or more; the whole interval is lower in "
+            f"{library_name(DEFAULT_LABEL)} are {LEAST:g} or more; the whole interval is lower in "
             f"{surely}."
         )
     if flat:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from siftback import Memory
 from siftback.lab.figures.budget_ratios import (
     LEAST_POINTS,
     Bounded,
@@ -27,14 +28,16 @@ from siftback.lab.figures.titles import (
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import Outcome, judge, read_runs
-from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
+from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric, run_label
 from siftback.lab.strategies.table import library_name
 
 LEAST = 0.97
 """The budget ratio below which it is worse than Traditional."""
 
-DEFAULT = "sb-memory-default"
-"""The strategy whose ratios are looked at case by case: `Memory()`."""
+DEFAULT, WITHOUT_TAIL = "sb-memory-default", "sb-memory-ratio"
+"""The strategy whose ratios are looked at case by case, `Memory()`, and the one without its end."""
+
+DEFAULT_LABEL = run_label(DEFAULT, 0.5, None)
 
 Ends = Mapping[float, Mapping[int, float]]
 """Final error or loss by budget and seed."""
@@ -117,6 +120,24 @@ def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
                 end = fmean(by_seed[seed] for seed in sorted(seeds))
                 ratios.append(MethodRatio(experiment, label, budget, end, epochs, ratio))
     return ratios
+
+
+def ratios_of_default(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
+    """Returns the ratios of ``Memory()``.
+
+    A training that is too short for an end on everything is one of ``Memory(tail=Epochs(0))``,
+    whose ratio stands for it where it was not recorded itself.
+    """
+    own = [method for method in methods if method.label == DEFAULT_LABEL]
+    recorded = {(method.experiment.title, method.budget) for method in own}
+    longest, without = Memory().schedule.tail_after.value, run_label(WITHOUT_TAIL, 0.5, None)
+    return own + [
+        method
+        for method in methods
+        if method.label == without
+        and method.budget <= longest
+        and (method.experiment.title, method.budget) not in recorded
+    ]
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

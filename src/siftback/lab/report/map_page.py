@@ -14,12 +14,11 @@ from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.budget_map import default_ratios
 from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Grid
-from siftback.lab.figures.pays import DEFAULT, MethodRatio, experiments
+from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import listed
-from siftback.lab.records.run_summary import run_label
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
 from siftback.lab.report.measurements_page import benchmarks_of
@@ -83,7 +82,7 @@ def picture_of(drawn: object) -> Figure | None:
     """Returns the panels of the default alone, side by side; None where there are none."""
     if not isinstance(drawn, Figure):
         return None
-    title = library_name(run_label(DEFAULT, 0.5, None))
+    title = library_name(DEFAULT_LABEL)
     panels = [panel for view in drawn.views.values() for panel in view if panel.title == title]
     sentences = [text for text in drawn.sentences if text.startswith(f"{title}:")]
     return replace(drawn, views={"both": panels}, sentences=sentences) if panels else None

@@ -84,6 +84,7 @@ def results_command(
     from siftback.lab.report.front import (
         PAPERS,
         has_marks,
+        seconds_of_steps,
         write_papers,
         write_picture,
         write_table,
@@ -103,7 +104,7 @@ def results_command(
         write_papers(folder, papers)
         written.append(papers)
     if into is not None:
-        write_table(comparisons, into)
+        write_table(comparisons, into, seconds_of_steps(folder))
         write_paragraphs(comparisons, folder, into)
     if picture is not None:
         write_picture(comparisons, picture)

@@ -7,7 +7,7 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.report.front import MARKS, write_picture, write_table
+from siftback.lab.report.front import MARKS, seconds_of_steps, write_picture, write_table
 from siftback.lab.report.results_page import comparisons_of
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +21,7 @@ def recorded():
 def test_the_table_in_the_readme_is_what_the_records_give(recorded, tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (tmp_path / "README.md").write_text(readme, encoding="utf-8")
-    write_table(recorded, tmp_path / "README.md")
+    write_table(recorded, tmp_path / "README.md", seconds_of_steps(ROOT / "results"))
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
     table = readme.partition(MARKS[0])[2].partition(MARKS[1])[0]
     assert "| cnn-8 on mnist | 4 | **2.07** | 1.33 to > 4.00 |\n" in table
@@ -50,6 +50,8 @@ def test_a_ratio_is_that_of_one_budget_and_bold_where_it_is_sure(tmp_path, measu
     head, _, *rows = page.read_text(encoding="utf-8").splitlines()[3:-3]
     assert head == "| data and model | epochs | budget ratio | 95 % interval |"
     assert rows == ["| cnn-4 on digits | 4 | **2.00** | 2.00 to 2.00 |"]
+    write_table(comparisons, page, {"cnn-4 on digits": 1.25, "cnn-4 on mnist": 4.0})
+    assert "| cnn-4 on digits | 4 | **2.00** | 2.00 to 2.00 | 1.60 |\n" in page.read_text("utf-8")
 
 
 def test_a_ratio_that_may_be_one_is_not_bold(tmp_path):

@@ -1,25 +1,37 @@
 """Parts of pages that are from the records: what is saved, a picture, the papers' numbers."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
+from siftback.lab.figures.budget_ratios import Bounded
 from siftback.lab.figures.drawing import FORMATS, render
 from siftback.lab.figures.figure import Figure, Missing
-from siftback.lab.figures.pays import DEFAULT, Experiment, experiments, method_ratios
+from siftback.lab.figures.pays import (
+    DEFAULT,
+    Experiment,
+    MethodRatio,
+    experiments,
+    method_ratios,
+)
 from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import Rows, markdown
+from siftback.lab.report.measurements_page import benchmarks_of
+from siftback.lab.report.results_page import BENCHMARKS
 
 # A page holds a table between its two marks.
 MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
 PAPERS = ("<!-- the papers' numbers -->\n", "<!-- end of the papers' numbers -->\n")
 
 
-def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
+def write_table(
+    comparisons: Sequence[Comparison], page: Path, seconds: Mapping[str, float] | None = None
+) -> None:
     """Writes the budget ratios of `Memory()` into a page between its marks.
 
     A row for each experiment, at the budget at which most methods were measured. A ratio is bold
@@ -28,6 +40,8 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     Args:
         comparisons: The records.
         page: A Markdown file that holds both of `MARKS`, once each.
+        seconds: Seconds of a step by `Memory()` over those of a plain step, by experiment. With
+            them the table has the ratio of seconds too, which is that of budgets over them.
 
     Raises:
         ConfigError: If the page does not, or there are no ratios.
@@ -43,6 +57,7 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
             "epochs": f"{method.budget:g}",
             "budget ratio": f"**{method.words}**" if method.ratio.exceeds(1) else method.words,
             "95 % interval": method.ratio.interval,
+            **({"in seconds": _in_seconds(method, seconds)} if seconds else {}),
         }
         for method in method_ratios(group)
         if method.label.partition(" ")[0] == DEFAULT
@@ -53,6 +68,31 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
             f"{page}: there are no budget ratios of {DEFAULT}. Record some: siftback run pays"
         )
     _fill(page, MARKS, rows)
+
+
+def seconds_of_steps(results: Path) -> dict[str, float]:
+    """Reads how much longer a step by `Memory()` takes than a plain one, by experiment.
+
+    Args:
+        results: Folder of all records, in which `benchmarks/seconds.py` writes one.
+    """
+    return {
+        row["setting"]: row["measured"]
+        for benchmark in benchmarks_of(results / BENCHMARKS)[0]
+        if benchmark["title"].startswith("Seconds of a step")
+        for row in benchmark["rows"]
+        if row["what"] == "over plain"
+    }
+
+
+def _in_seconds(method: MethodRatio, seconds: Mapping[str, float]) -> str:
+    """Returns a budget ratio in seconds; a dash where there is no ratio, or they are not known."""
+    ratio, over = method.ratio.ratio, seconds.get(method.experiment.title)
+    return (
+        str(Bounded(ratio.value / over, ratio.side))
+        if over and not method.ratio.flat
+        else NOT_REACHED
+    )
 
 
 def write_papers(results: Path, page: Path) -> None:

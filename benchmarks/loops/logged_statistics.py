@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Epochs, Memory
+from siftback import Epochs, Memory, Share
 
 EXAMPLES, BATCH, EPOCHS, EVERY = 1024, 32, 6, 8
 STATISTICS = ("kept_fraction", "backwards", "seconds_selection", "left_out", "share")
@@ -37,7 +37,7 @@ Series = dict[str, list[tuple[int, float]]]
 
 def rule() -> Memory:
     """Returns the rule that all of them select by."""
-    return Memory(warmup=Epochs(1))
+    return Memory(warmup=Epochs(1), tail=Share(0.45))
 
 
 def tensors() -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ def test_without_budget_ratios_it_says_what_is_missing(tmp_path):
     (page,) = write_map(tmp_path / "results", tmp_path / "map.md")
     text = page.read_text(encoding="utf-8")
     names = find_recipe("map").plans(Scale.FULL)
-    assert all(name.rpartition("-")[0] in text for name in names)
+    assert f"0 of its {len(names)} comparisons are recorded in full, and 0 in part" in text
     assert "|" not in text
     with pytest.raises(ConfigError, match="nothing is not a folder"):
         write_map(Path("nothing"), page)
@@ -41,4 +41,4 @@ def test_of_the_records_of_pays_alone_there_is_a_map_too(tmp_path):
     assert "cnn-8 on mnist" in text
     assert "One set in many forms" not in text
     assert picture.read_bytes().startswith(b"<?xml")
-    assert "0 of its 35 experiments" in missing_of([])
+    assert missing_of([]).startswith("0 of its ")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -128,16 +128,12 @@ def ratios_of_default(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
     A training that is too short for an end on everything is one of ``Memory(tail=Epochs(0))``,
     whose ratio stands for it where it was not recorded itself.
     """
-    own = [method for method in methods if method.label == DEFAULT_LABEL]
-    recorded = {(method.experiment.title, method.budget) for method in own}
-    longest, without = Memory().schedule.tail_after.value, run_label(WITHOUT_TAIL, 0.5, None)
-    return own + [
-        method
-        for method in methods
-        if method.label == without
-        and method.budget <= longest
-        and (method.experiment.title, method.budget) not in recorded
-    ]
+    longest, by_label = Memory().schedule.tail_after.value, dict[str, dict[Any, MethodRatio]]()
+    for method in methods:
+        by_label.setdefault(method.label, {})[method.experiment.title, method.budget] = method
+    alike = by_label.get(run_label(WITHOUT_TAIL, 0.5, None), {})
+    short = {case: method for case, method in alike.items() if method.budget <= longest}
+    return [*(short | by_label.get(DEFAULT_LABEL, {})).values()]
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

@@ -1,6 +1,5 @@
 """Parts of pages that are from the records: what is saved, a picture, the papers' numbers."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,23 +8,19 @@ from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.budget_ratios import Bounded
 from siftback.lab.figures.drawing import FORMATS, render
 from siftback.lab.figures.figure import Figure, Missing
-from siftback.lab.figures.pays import (
-    DEFAULT,
-    Experiment,
-    MethodRatio,
-    experiments,
-    method_ratios,
-)
+from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments, method_ratios
 from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
-from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import Rows, markdown
-from siftback.lab.report.measurements_page import benchmarks_of
+from siftback.lab.report.measurements_page import rows_of
 from siftback.lab.report.results_page import BENCHMARKS
 
 # A page holds a table between its two marks.
 MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
+BUDGET = 4.0
+"""In epochs: at which most methods were measured."""
+
 PAPERS = ("<!-- the papers' numbers -->\n", "<!-- end of the papers' numbers -->\n")
 
 
@@ -34,8 +29,8 @@ def write_table(
 ) -> None:
     """Writes the budget ratios of `Memory()` into a page between its marks.
 
-    A row for each experiment, at the budget at which most methods were measured. A ratio is bold
-    where its 95 % interval over the seeds is above 1.
+    A row for each experiment, at `BUDGET`. A ratio is bold where its 95 % interval over the seeds
+    is above 1.
 
     Args:
         comparisons: The records.
@@ -48,24 +43,20 @@ def write_table(
     """
     if not has_marks(page, MARKS):
         raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
-    # Without Traditional's curve alone, beside which no method was measured yet.
-    group = [experiment for experiment in experiments(comparisons) if len(experiment.ends) > 1]
-    middle = {experiment.title: _middle(experiment) for experiment in group}
     rows = [
         {
             "data and model": method.experiment.title,
-            "epochs": f"{method.budget:g}",
+            "epochs": f"{BUDGET:g}",
             "budget ratio": f"**{method.words}**" if method.ratio.exceeds(1) else method.words,
             "95 % interval": method.ratio.interval,
             **({"in seconds": _in_seconds(method, seconds)} if seconds else {}),
         }
-        for method in method_ratios(group)
-        if method.label.partition(" ")[0] == DEFAULT
-        and method.budget == middle[method.experiment.title]
+        for method in method_ratios(experiments(comparisons))
+        if (method.label, method.budget) == (DEFAULT_LABEL, BUDGET)
     ]
     if not rows:
         raise ConfigError(
-            f"{page}: there are no budget ratios of {DEFAULT}. Record some: siftback run pays"
+            f"{page}: there are no budget ratios of {DEFAULT_LABEL}. Record some: siftback run pays"
         )
     _fill(page, MARKS, rows)
 
@@ -76,23 +67,16 @@ def seconds_of_steps(results: Path) -> dict[str, float]:
     Args:
         results: Folder of all records, in which `benchmarks/seconds.py` writes one.
     """
-    return {
-        row["setting"]: row["measured"]
-        for benchmark in benchmarks_of(results / BENCHMARKS)[0]
-        if benchmark["title"].startswith("Seconds of a step")
-        for row in benchmark["rows"]
-        if row["what"] == "over plain"
-    }
+    rows = rows_of(results / BENCHMARKS, "Seconds of a step", "over plain")
+    return {row["setting"]: row["measured"] for row in rows}
 
 
 def _in_seconds(method: MethodRatio, seconds: Mapping[str, float]) -> str:
     """Returns a budget ratio in seconds; a dash where there is no ratio, or they are not known."""
     ratio, over = method.ratio.ratio, seconds.get(method.experiment.title)
-    return (
-        str(Bounded(ratio.value / over, ratio.side))
-        if over and not method.ratio.flat
-        else NOT_REACHED
-    )
+    if method.ratio.flat or not over:
+        return NOT_REACHED
+    return str(Bounded(ratio.value / over, ratio.side))
 
 
 def write_papers(results: Path, page: Path) -> None:
@@ -115,15 +99,6 @@ def _fill(page: Path, marks: tuple[str, str], rows: Rows) -> None:
     """Writes a table into a page between its marks."""
     text = put_between(page.read_text(encoding="utf-8"), marks, f"\n{markdown(rows)}\n\n")
     page.write_text(text, encoding="utf-8")
-
-
-def _middle(experiment: Experiment) -> float:
-    """The budget at which most methods were measured; of several such, the one in the middle."""
-    counts = Counter(
-        budget for label, ends in experiment.ends.items() if label != TRADITIONAL for budget in ends
-    )
-    most = sorted(budget for budget, count in counts.items() if count == max(counts.values()))
-    return most[len(most) // 2]
 
 
 def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:

@@ -11,15 +11,21 @@ from matplotlib.figure import Figure
 from siftback.errors import ConfigError
 from siftback.lab.figures import styles
 from siftback.lab.figures.drawing import encode_canvas, format_tick
-from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
+from siftback.lab.figures.pays import (
+    DEFAULT,
+    DEFAULT_LABEL,
+    MethodRatio,
+    experiments,
+    method_ratios,
+)
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.report.front import ending_of, has_marks, put_between
+from siftback.lab.report.front import BUDGET, ending_of, has_marks, put_between
 from siftback.lab.strategies.table import library_name
 
 # What is shown: the title of an experiment, a method of it, and a budget in epochs.
-EXPERIMENT, DATA, METHOD, BUDGET = "cnn-8 on mnist", "MNIST", "sb-memory-default 0.5", 4.0
-NAME = library_name(METHOD)
+EXPERIMENT, DATA = "cnn-8 on mnist", "MNIST"
+NAME = library_name(DEFAULT_LABEL)
 
 # Outputs of benchmarks, in the folder of the records.
 DEMO, STEPS, GPU = (Path(f"benchmarks/{name}.json") for name in ("demo", "step", "gpu"))
@@ -58,11 +64,11 @@ def find_saving(ratios: Sequence[MethodRatio]) -> MethodRatio:
         ConfigError: If it was not measured.
     """
     for case in ratios:
-        if (case.experiment.title, case.label, case.budget) == (EXPERIMENT, METHOD, BUDGET):
+        if (case.experiment.title, case.label, case.budget) == (EXPERIMENT, DEFAULT_LABEL, BUDGET):
             return case
     raise ConfigError(
-        f"there is no budget ratio of {METHOD} on {EXPERIMENT} at {BUDGET:g} epochs. Record it: "
-        "siftback run pays"
+        f"there is no budget ratio of {DEFAULT_LABEL} on {EXPERIMENT} at {BUDGET:g} epochs. "
+        "Record it: siftback run pays"
     )
 
 
@@ -73,7 +79,7 @@ def describe_saving(ratios: Sequence[MethodRatio]) -> str:
     others = [
         case
         for case in ratios
-        if (case.label, case.budget) == (METHOD, BUDGET) and case is not shown
+        if (case.label, case.budget) == (DEFAULT_LABEL, BUDGET) and case is not shown
     ]
     values = sorted(case.ratio.ratio.value for case in others if not case.ratio.flat)
     sure = sum(case.ratio.exceeds(1) for case in others)
@@ -99,9 +105,7 @@ def describe_demo(path: Path) -> str:
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         measured[row["what"]].append(row["measured"])
     try:
-        plain, memory = (
-            fmean(measured[f"{strategy}, %"]) for strategy in (TRADITIONAL, METHOD.split()[0])
-        )
+        plain, memory = (fmean(measured[f"{strategy}, %"]) for strategy in (TRADITIONAL, DEFAULT))
         (clear,), groups = measured["intervals below 0"], len(measured["interval, to"])
         (ratio,) = measured["processor seconds over plain training's"]
     except ValueError:
@@ -170,7 +174,7 @@ def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
     canvas = Figure(figsize=SIZE, layout="constrained")
     axes = canvas.subplots()
     colours = {library_name(TRADITIONAL): "#000000", NAME: styles.COLOURS[1]}
-    lines = shown.experiment.curve, shown.experiment.ends[METHOD]
+    lines = shown.experiment.curve, shown.experiment.ends[DEFAULT_LABEL]
     for (name, colour), ends in zip(colours.items(), lines, strict=True):
         budgets = sorted(ends)
         seeds = [list(ends[budget].values()) for budget in budgets]

@@ -1,7 +1,7 @@
 """The page of where selection pays: a map to find one's own case on, and the default's worst cases.
 
 Made of the records of the recipe `map` and of all other budget ratios. Of a recipe that was
-interrupted it has what is recorded, and names the rest.
+interrupted it has what is recorded, and says how much is not.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import listed
+from siftback.lab.records.formatting import counted
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
-from siftback.lab.report.measurements_page import benchmarks_of
+from siftback.lab.report.measurements_page import rows_of
 from siftback.lab.report.results_page import BENCHMARKS, MAP, comparisons_of, link_to, read_within
 from siftback.lab.strategies.table import library_name
 
@@ -116,15 +116,8 @@ def forecasts_of(folder: Path) -> list[dict[str, str]]:
     Args:
         folder: Holds the records of the benchmarks.
     """
-    rows = [
-        row
-        for benchmark in benchmarks_of(folder)[0]
-        if benchmark["title"].startswith("Forecasts")
-        for row in benchmark["rows"]
-        if row["what"] in ("forecast", "measured over forecast")
-    ]
     cells = []
-    for row in rows:
+    for row in rows_of(folder, "Forecasts", "forecast", "measured over forecast"):
         missed = row["met"] is False
         text = f"{row['measured']:.2f}"
         names = {"model, data and budget": row["setting"]}
@@ -133,25 +126,20 @@ def forecasts_of(folder: Path) -> list[dict[str, str]]:
 
 
 def missing_of(recorded: Sequence[Comparison]) -> str:
-    """Returns what the recipe has and the records lack, in words; empty where that is nothing."""
+    """Returns how much of the recipe the records lack, in words; empty where that is nothing."""
     runs = {
         comparison.folder.name: {run.record for run in comparison.runs} for comparison in recorded
     }
     plans = find_recipe(MAP).plans(Scale.FULL)
-    lacking: dict[str, list[str]] = {}
-    for name, plan in plans.items():
-        if not {run.record for run in plan.runs()} <= runs.get(name, set()):
-            experiment, _, budget = name.rpartition("-")
-            lacking.setdefault(experiment, []).append(budget)
-    whole = {name.rpartition("-")[0] for name in plans} - lacking.keys()
-    begun = {name.rpartition("-")[0] for name in plans if runs.get(name)}
-    entirely = [name for name in lacking if name not in begun]
-    partly = [
-        f"{name} at {listed(budgets)}" for name, budgets in lacking.items() if name not in entirely
+    lacking = [
+        name
+        for name, plan in plans.items()
+        if not {run.record for run in plan.runs()} <= runs.get(name, set())
     ]
-    if not lacking:
-        return ""
-    text = f"{len(whole)} of its {len(whole) + len(lacking)} experiments are recorded in full."
-    if partly:
-        text += f" Some seeds or methods are missing of {'; '.join(partly)} epochs."
-    return f"{text} Nothing is recorded yet of {listed(entirely)}." if entirely else text
+    partly = sum(name in runs for name in lacking)
+    return (
+        f"{len(plans) - len(lacking)} of its {counted(len(plans), 'comparison')} are recorded in "
+        f"full, and {partly} in part."
+        if lacking
+        else ""
+    )

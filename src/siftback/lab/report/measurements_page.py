@@ -97,6 +97,18 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return benchmarks, problems
 
 
+def rows_of(folder: Path, title: str, *names: str) -> list[dict[str, Any]]:
+    """Returns the rows of some names of the benchmarks whose titles begin so.
+
+    Args:
+        folder: Holds a JSON file for each benchmark.
+        title: What their titles begin with.
+        names: Of the rows: what they measure.
+    """
+    titled = [record for record in benchmarks_of(folder)[0] if record["title"].startswith(title)]
+    return [row for record in titled for row in record["rows"] if row["what"] in names]
+
+
 def _with_calls(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Writes the methods of rows as calls of the library."""
     return [{**row, "method": written(row["method"])} for row in rows]

@@ -284,14 +284,6 @@ class Training:
             return mean, 100 * math.sqrt(mean) / COLOUR_RANGE
         return mean, 100 * float(wrong) / float(count)
 
-    def _errors_by_class(self) -> Tensor:
-        """Returns float64[classes], the test error of each in percent; NaN of a class without."""
-        return (
-            100
-            * self._wrong_by_class.cpu()
-            / self.data.test_labels.bincount(minlength=self.data.classes)
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the rest of the run depends on."""
         self.clock.mark("loading")
@@ -331,20 +323,20 @@ class Training:
     def summary(self, evaluations: list[Evaluation]) -> RunSummary:
         """Returns the run's entry in ``summary.json``."""
         batches, data, last = self.batches, self.data, evaluations[-1]  # training ended with it
-        suspects: dict[str, int] = {}
+        measured: dict[str, Any] = {}
         if batches.guard:
-            suspects["suspects"] = len(batches.guard.suspects)
+            measured["suspects"] = len(batches.guard.suspects)
             if data.true_labels is not None:
-                suspects["suspects_wrong"] = int(data.flipped[batches.guard.suspects].sum())
-                suspects["labels_wrong"] = int(data.flipped.sum())
-        by_class: dict[str, Any] = {}
+                measured["suspects_wrong"] = int(data.flipped[batches.guard.suspects].sum())
+                measured["labels_wrong"] = int(data.flipped.sum())
         if self.metric == "error":
-            errors = self._errors_by_class()
-            by_class["test_error_worst"] = float(errors[~errors.isnan()].max())
+            counts = data.test_labels.bincount(minlength=data.classes)
+            errors = 100 * self._wrong_by_class.cpu() / counts
+            measured["test_error_worst"] = float(errors[~errors.isnan()].max())
         if self.settings.rare > 1:
             rare = rare_classes(data.classes)
-            by_class["test_error_rare"] = float(errors[:rare].nanmean())
-            by_class["test_error_common"] = float(errors[rare:].nanmean())
+            measured["test_error_rare"] = float(errors[:rare].nanmean())
+            measured["test_error_common"] = float(errors[rare:].nanmean())
         return RunSummary(
             strategy=self.run.strategy,
             matched_to=self.run.matched_to,
@@ -372,8 +364,7 @@ class Training:
             test_loss_final=last.test_loss,
             test_loss_best=min(evaluation.test_loss for evaluation in evaluations),
             tokens_per_character=data.tokens_per_character,
-            **suspects,
-            **by_class,
+            **measured,
         )
 
 

@@ -107,7 +107,10 @@ def table() -> Iterator[str]:
         for one in recorded(path):
             by_method[one["method"]].append(one)
         first = by_method["plain"][0]
-        base = statistics.median(one["seconds"] for one in by_method["plain"])
+        seconds = {
+            method: statistics.median(one["seconds"] for one in runs)
+            for method, runs in by_method.items()
+        }
         yield (
             f"**{path.stem}**, {first['examples']:,} training examples, a budget of "
             f"{first['budget']:g} epochs of plain training,"
@@ -129,7 +132,8 @@ def table() -> Iterator[str]:
             if method != "plain":
                 cells = beside(runs, by_method["plain"])
             spent = statistics.mean(one["spent"] for one in runs)
-            ratio = statistics.median(one["seconds"] for one in runs) / base
+            beside_plain = "plain" if ROWS[method][0] == "this" else "plain-2.7"
+            ratio = seconds[method] / seconds[beside_plain]
             yield (
                 f"| {ROWS[method][1]} | {statistics.mean(errors):.2f} ± {spread:.2f} | "
                 f"{cells} | {spent:.2f} | {ratio:.2f} | {runs[0]['code']} |"
@@ -153,10 +157,11 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.table:
         RECORDS.mkdir(parents=True, exist_ok=True)
-        path = RECORDS / f"{asked.data}.jsonl"
+        stem = asked.data.partition(":")[0]
+        path = RECORDS / f"{stem}.jsonl"
         there = {(one["method"], one["seed"]) for one in recorded(path)} if path.exists() else set()
         with tempfile.TemporaryDirectory() as folder:
-            data = Path(folder) / f"{asked.data}.pt"
+            data = Path(folder) / f"{stem}.pt"
             export(asked.data, asked.limit, data)
             for seed in range(asked.seeds):
                 for name in asked.methods.split(","):

@@ -117,16 +117,16 @@ FEW_LEFT = torch.cat((torch.full((50,), 1e-3), torch.ones(10)))  # of which 0.25
 @pytest.mark.parametrize(
     ("epochs", "arguments", "whole"),
     [
-        (8, {}, [0]),
-        (9, {}, [0, 8]),
-        (12, {}, [0, *range(8, 12)]),
+        (4, {}, [0]),
+        (5, {}, [0, 4]),
+        (7, {}, [0, *range(4, 7)]),
         (20, {}, [0, *range(11, 20)]),
-        (8, {"tail": Share(0.45)}, [0, 5, 6, 7]),
+        (4, {"tail": Share(0.45)}, [0, 3]),
         (12, {"tail": Epochs(0)}, [0]),
         (12, {"keep": 0.5}, [0]),
     ],
 )
-def test_a_share_that_follows_the_losses_has_a_tail_after_eight_epochs(epochs, arguments, whole):
+def test_a_share_that_follows_the_losses_has_a_tail_after_four_epochs(epochs, arguments, whole):
     rule = Memory(warmup=Epochs(1), **arguments)
     loader = ruled(rule, wrapped=plain(Numbered(FEW_LEFT)), epochs=epochs)
     lengths = [len(epoch_of(loader)) for _ in range(epochs)]

@@ -167,7 +167,7 @@ def bound_of(share: float, done: float, epochs: float) -> float:
         done: The share of the budget that was spent before.
         epochs: Length of the training. At the end of a long one `Memory` trains on everything.
 
-    >>> bound_of(0.5, done=0.25, epochs=8), bound_of(0.5, done=0.25, epochs=16)
+    >>> bound_of(0.5, done=0.25, epochs=4), bound_of(0.5, done=0.25, epochs=16)
     (1.75, 1.3)
     """
     tail = max(0.0, min(TAIL.value, 1 - TAIL_AFTER.value / epochs, 1 - done))

@@ -131,7 +131,7 @@ _ROWS = (
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
              library="Memory(tail=Epochs(0))"),
     Strategy("sb-memory-default",
-             "as sb-memory-ratio, but everything is trained on at the end of more than 8 epochs: "
+             "as sb-memory-ratio, but everything is trained on at the end of more than 4 epochs: "
              "Memory()",
              _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
              tail=siftback.Memory().schedule.tail.value,

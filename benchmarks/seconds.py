@@ -22,7 +22,7 @@ from siftback.lab.run.train import Training
 
 TITLE = "Seconds of a step by Memory() over those of a plain step, in turns"
 STRATEGY, KEEP, BUDGET = "sb-memory-default", 0.5, 4.0
-EXAMPLES, STEPS, WARMED = 8000, 5, 0.25
+EXAMPLES, STEPS, WARMED = 6000, 5, 0.25
 
 
 def cases() -> dict[str, Plan]:
@@ -64,7 +64,7 @@ def main() -> None:
     names = [asked.only] if asked.only else list(cases())[: 1 if asked.quick else None]
     rows = []
     for name in names:
-        measured = list(turns(cases()[name], 1 if asked.quick else 3))
+        measured = list(turns(cases()[name], 1 if asked.quick else 2))
         plain, chosen = (statistics.median(spent) / STEPS for spent in zip(*measured, strict=True))
         over = statistics.median(second / first for first, second in measured)
         settings = cases()[name].settings

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
@@ -22,7 +23,7 @@ from siftback.lab.run.train import Training
 
 TITLE = "Seconds of a step by Memory() over those of a plain step, in turns"
 STRATEGY, KEEP, BUDGET = "sb-memory-default", 0.5, 4.0
-EXAMPLES, STEPS, WARMED = 6000, 5, 0.25
+EXAMPLES, STEPS, TURNS, WARMED = 6000, 5, 30, 0.25
 
 
 def cases() -> dict[str, Plan]:
@@ -34,37 +35,38 @@ def cases() -> dict[str, Plan]:
     }
 
 
-def turns(plan: Plan, rounds: int) -> Iterator[tuple[float, float]]:
+def turns(plan: Plan) -> Iterator[tuple[float, float]]:
     """Yields the seconds of a few steps of plain training, and of as many by `Memory()`."""
     settings = replace(plan.settings, train_limit=EXAMPLES, device="cpu", evaluations=1)
     strategies = ["traditional", f"{STRATEGY}@{KEEP:g}"]
-    for seed in range(rounds):
-        plan = Plan(settings, strategies, [KEEP], [seed], matched=False)
-        data = prepare_data(plan)
-        both = [Training(run, settings, data) for run in plan.runs()]
-        steps = [training.steps(lambda done: None) for training in both]
-        while all(training.done < 1 for training in both):
-            spent = []
-            for training_steps in steps:
-                started = time.perf_counter()
-                made = sum(1 for _, _ in zip(range(STEPS), training_steps, strict=False))
-                spent.append(time.perf_counter() - started if made == STEPS else 0.0)
-            if all(spent) and both[0].done > WARMED:
-                yield spent[0], spent[1]
-        for training in both:
-            training.batches.close()
+    plan = Plan(settings, strategies, [KEEP], [0], matched=False)
+    data = prepare_data(plan)
+    both = [Training(run, settings, data) for run in plan.runs()]
+    steps = [training.steps(lambda done: None) for training in both]
+    made = 0
+    while made < TURNS and all(training.done < 1 for training in both):
+        spent = []
+        for training_steps in steps:
+            started = time.perf_counter()
+            count = sum(1 for _ in islice(training_steps, STEPS))
+            spent.append(time.perf_counter() - started if count == STEPS else 0.0)
+        if all(spent) and both[0].done > WARMED:
+            made += 1
+            yield spent[0], spent[1]
+    for training in both:
+        training.batches.close()
 
 
 def main() -> None:
     """Prints the table."""
-    parser = options(__doc__.partition("\n")[0], "one round of the first case")
+    parser = options(__doc__.partition("\n")[0], "the first case alone")
     parser.add_argument("--only", choices=cases(), help="one of the cases")
     asked = begin(parser)
     torch.set_num_threads(asked.threads or 1)
     names = [asked.only] if asked.only else list(cases())[: 1 if asked.quick else None]
     rows = []
     for name in names:
-        measured = list(turns(cases()[name], 1 if asked.quick else 2))
+        measured = list(turns(cases()[name]))
         plain, chosen = (statistics.median(spent) / STEPS for spent in zip(*measured, strict=True))
         over = statistics.median(second / first for first, second in measured)
         settings = cases()[name].settings

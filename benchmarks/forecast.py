@@ -93,7 +93,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
         name: plan
         for recipe, folder in RECORDS.items()
         for name, plan in find_recipe(recipe).plans(Scale.FULL).items()
-        if any(f"{name}@{KEEP}" in plan.strategies for name in (DEFAULT, WITHOUT_TAIL))
+        if any(f"{rule}@{KEEP}" in plan.strategies for rule in (DEFAULT, WITHOUT_TAIL))
         and (plan.settings.budget or 0) > 1
         and (recipe == "pays" or (folder / f"{recipe}-full" / name / SUMMARY).is_file())
     }

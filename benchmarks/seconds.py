@@ -18,11 +18,14 @@ import torch
 
 from goals import Goal, begin, options, report
 from siftback.lab.experiments.comparison import Plan, prepare_data
+from siftback.lab.figures.pays import DEFAULT
 from siftback.lab.recipes.recipe import Scale, find_recipe
+from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.report.front import BUDGET
 from siftback.lab.run.train import Training
 
 TITLE = "Seconds of a step by Memory() over those of a plain step, in turns"
-STRATEGY, KEEP, BUDGET = "sb-memory-default", 0.5, 4.0
+KEEP = 0.5
 EXAMPLES, STEPS, TURNS, WARMED = 6000, 5, 30, 0.25
 
 
@@ -31,14 +34,14 @@ def cases() -> dict[str, Plan]:
     return {
         name: plan
         for name, plan in find_recipe("pays").plans(Scale.FULL).items()
-        if plan.settings.budget == BUDGET and f"{STRATEGY}@{KEEP:g}" in plan.strategies
+        if plan.settings.budget == BUDGET and f"{DEFAULT}@{KEEP:g}" in plan.strategies
     }
 
 
 def turns(plan: Plan) -> Iterator[tuple[float, float]]:
     """Yields the seconds of a few steps of plain training, and of as many by `Memory()`."""
     settings = replace(plan.settings, train_limit=EXAMPLES, device="cpu", evaluations=1)
-    strategies = ["traditional", f"{STRATEGY}@{KEEP:g}"]
+    strategies = [TRADITIONAL, f"{DEFAULT}@{KEEP:g}"]
     plan = Plan(settings, strategies, [KEEP], [0], matched=False)
     data = prepare_data(plan)
     both = [Training(run, settings, data) for run in plan.runs()]

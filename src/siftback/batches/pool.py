@@ -294,8 +294,8 @@ class Pool:
             return batches[0]
         first, data, pad = batches[0], [batch.data for batch in batches], self.pad
         indices = [batch.indices for batch in batches if batch.indices is not None]
-        if len({part.device for part in indices}) > 1:
-            indices = [part.to(first.device, non_blocking=True) for part in indices]
+        if len({examples.device for examples in indices}) > 1:
+            indices = [examples.to(first.device, non_blocking=True) for examples in indices]
         weights = [batch.weights for batch in batches if batch.weights is not None]
         return Batch(
             pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists),

@@ -18,10 +18,10 @@ from siftback.lab.report.results_page import BENCHMARKS
 
 # A page holds a table between its two marks.
 MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
+PAPERS = ("<!-- the papers' numbers -->\n", "<!-- end of the papers' numbers -->\n")
+
 BUDGET = 4.0
 """In epochs: at which most methods were measured."""
-
-PAPERS = ("<!-- the papers' numbers -->\n", "<!-- end of the papers' numbers -->\n")
 
 
 def write_table(

@@ -4,8 +4,9 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from siftback.lab.figures.noise import NoisyEnd, noisy_ends
+from siftback.lab.figures.noise import noisy_ends
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import OUTCOMES
@@ -116,15 +117,15 @@ def _wrong_labels(names: Sequence[str]) -> list[dict[str, str]]:
     """A row for each strategy, data set and share of wrong labels."""
     return [
         {
-            "data and model": end.task,
-            "wrong labels": f"{end.wrong:.0%}",
-            "method": written(end.label),
-            "seeds": str(end.seeds),
-            "difference": f"{end.difference:+.2f}",
-            "95 % interval": end.interval,
+            "data and model": end["task"],
+            "wrong labels": f"{end['wrong']:.0%}",
+            "method": written(end["label"]),
+            "seeds": str(end["seeds"]),
+            "difference": end["difference"],
+            "95 % interval": end["interval"],
         }
         for end in _noisy_ends()
-        if _is_of(end.label, names)
+        if _is_of(end["label"], names)
     ]
 
 
@@ -154,7 +155,7 @@ def _method_ratios() -> Sequence[MethodRatio]:
 
 
 @functools.cache
-def _noisy_ends() -> Sequence[NoisyEnd]:
+def _noisy_ends() -> Sequence[dict[str, Any]]:
     return noisy_ends(_comparisons())
 
 

@@ -282,8 +282,8 @@ LINES = {
     "compare --subset {foreign}": "{foreign} does not say how it was made",
     "compare --subset {scores}": "{scores} holds no subset",
     "compare --subset {kept} --train-limit 100": "{kept} was chosen from other training examples",
-    "compare --subset {kept}": "{kept}: indices from 0 to 5000",
-    "compare --subset {fractions}": "{fractions}: its indices do not ascend",
+    "compare --subset {kept}": "{kept}: its indices are not",
+    "compare --subset {fractions}": "{fractions}: its indices are not",
     # what reads records
     "suspects --run {nowhere}": "{nowhere} holds no run",
     "suspects --run {folder} --most x": "'--most'",

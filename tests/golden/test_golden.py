@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from siftback.lab.figures.analyses import ANALYSES, analyse
-from siftback.lab.figures.figure import Cell, Figure, Grid, Missing, Panel, Range
+from siftback.lab.figures.figure import Cell, Figure, Grid, Missing, Panel
 from siftback.lab.figures.reading import read
 from siftback.lab.papers import beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import Axis, speedups
+from siftback.lab.records.frame import Axis, Range, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.summary_table import rows
 from siftback.lab.report.numbers import numbers
@@ -186,7 +186,7 @@ def test_a_speed_up_is_one_number(folder: Path) -> None:
             text = "–" if speedup is None else f"{speedup:.2f}"
             assert in_rows[label][f"speed-up to ×{factor}"] == text
         if label in selective and speedups:
-            medians = [cell.middle if isinstance(cell, Range) else cell for cell in in_table[label]]
+            medians = [cell.median if isinstance(cell, Range) else cell for cell in in_table[label]]
             assert medians[:3] == list(speedups.values())
 
 

@@ -85,27 +85,27 @@ def with_label(label: int, kind: str = "int64") -> np.ndarray:
     return np.where(np.arange(N) == 3, label, np.arange(N) % 4).astype(kind)
 
 
-DECLARED = "x_train.npy has 2560 bytes, and its header says"
+UNREADABLE = "cannot be read as a file of arrays"
 ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "2^46 images": ({"x_train": npy(f"({2**46},8,8)")}, DECLARED),
-    "2^46 numbers": ({"x_train": npy(f"({2**46},)")}, DECLARED),
-    "2^33 bytes": ({"x_train": npy(f"({2**27},8,8)")}, DECLARED),
-    "shape over 2^64": ({"x_train": npy(f"({2**62},{2**62},8)")}, DECLARED),
-    "negative shape": ({"x_train": npy("(-40,8,8)")}, DECLARED),
-    "two negative lengths": ({"x_train": npy("(-40,-8,8)")}, "cannot be read as a file of arrays"),
+    "2^46 images": ({"x_train": npy(f"({2**46},8,8)")}, UNREADABLE),
+    "2^46 numbers": ({"x_train": npy(f"({2**46},)")}, UNREADABLE),
+    "2^33 bytes": ({"x_train": npy(f"({2**27},8,8)")}, UNREADABLE),
+    "shape over 2^64": ({"x_train": npy(f"({2**62},{2**62},8)")}, UNREADABLE),
+    "negative shape": ({"x_train": npy("(-40,8,8)")}, UNREADABLE),
+    "two negative lengths": ({"x_train": npy("(-40,-8,8)")}, UNREADABLE),
     "shape of floats": ({"x_train": npy("(40.0,8,8)")}, "shape is not valid"),
     "shape of a power": ({"x_train": npy("(9**9**9,8,8)")}, "malformed node"),
-    "strings of 2 GB": ({"x_train": npy("(40,)", "'|S2000000000'")}, DECLARED),
+    "strings of 2 GB": ({"x_train": npy("(40,)", "'|S2000000000'")}, UNREADABLE),
     "unknown type": ({"x_train": npy("(40,8,8)", "'zz'")}, "not a valid dtype descriptor"),
-    "deep header": ({"x_train": npy("(" * 3000)}, "cannot be read as a file of arrays"),
-    "long header": ({"x_train": npy(" " * 30_000)}, "cannot be read as a file of arrays"),
-    "version 3": ({"x_train": npy("(40,8,8)", version=3)}, r"header of version \(3, 0\)"),
-    "too few bytes": ({"x_train": npy("(40,8,8)", body=bytes(99))}, "has 99 bytes, and its header"),
-    "too many bytes": ({"x_train": npy("(4,8,8)")}, DECLARED),
-    "an empty array file": ({"x_train": b""}, "cannot be read as a file of arrays"),
-    "text for an array": ({"x_train": b"no array"}, "the magic string is not correct"),
-    "objects": ({"x_train": np.array([None] * N)}, "is of objects"),
-    "labels of objects": ({"y_train": np.array([{}] * N)}, "is of objects"),
+    "deep header": ({"x_train": npy("(" * 3000)}, UNREADABLE),
+    "long header": ({"x_train": npy(" " * 30_000)}, UNREADABLE),
+    "version 3": ({"x_train": npy("(40,8,8)", version=3)}, UNREADABLE),
+    "too few bytes": ({"x_train": npy("(40,8,8)", body=bytes(99))}, "expected 2560 bytes got 99"),
+    "too many bytes": ({"x_train": npy("(4,8,8)")}, "4 images and 40 labels"),
+    "an empty array file": ({"x_train": b""}, "give bytes"),
+    "text for an array": ({"x_train": b"no array"}, "give bytes"),
+    "objects": ({"x_train": np.array([None] * N)}, "Object arrays cannot be loaded"),
+    "labels of objects": ({"y_train": np.array([{}] * N)}, "Object arrays cannot be loaded"),
     "records": ({"x_train": np.zeros(N, [("a", "u1"), ("b", "f4")])}, "give bytes"),
     "a number": ({"x_train": np.array(3, np.uint8)}, r"of shape \[\]"),
     "a vector": ({"x_train": np.zeros(N, np.uint8)}, r"of shape \[40\]"),
@@ -134,7 +134,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "labels of words": ({"y_train": np.array(["a", "b"] * 20)}, "of type <U1"),
     "labels of times": ({"y_train": np.zeros(N, "m8[s]")}, "of type timedelta64"),
     "labels one-hot": ({"y_train": np.eye(4, dtype=int)[np.arange(N) % 4]}, r"shape \[40, 4\]"),
-    "labels of 2^46": ({"y_train": npy(f"({2**46},)", "'<i8'")}, "y_train.npy has 2560 bytes"),
+    "labels of 2^46": ({"y_train": npy(f"({2**46},)", "'<i8'")}, UNREADABLE),
     "one class": ({"y_train": np.zeros(N, int), "y_test": np.zeros(8, int)}, "has 1 class"),
     "a label too few": ({"y_train": np.arange(N - 1) % 4}, "40 images and 39 labels to train"),
     "no labels": ({"y_train": np.zeros(0, int)}, "40 images and 0 labels to train on"),
@@ -158,14 +158,6 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def twice(path: Path) -> None:
-    array_file(path)
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.arange(N)[::-1] % 4)
-    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as file:
-        file.writestr("y_train.npy", stream.getvalue())
-
-
 def cut(share: float) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         array_file(path)
@@ -181,7 +173,6 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "half": (cut(0.5), "File is not a zip file"),
     "all but the end": (cut(0.99), "File is not a zip file"),
     "no arrays": (lambda path: zipfile.ZipFile(path, "w").close(), "holds nothing and no x_train"),
-    "an array twice": (twice, "it holds an array twice"),
     "a folder": (lambda path: path.mkdir(), "it is not a file"),
     "a pipe": (pipe, "it is not a file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "it is not a file"),
@@ -296,10 +287,10 @@ FOLDERS: dict[str, tuple[Write, str, str]] = {
     "size of 5000 digits": (lambda root: None, f",size={NINES}", "give pixels, as size=32"),
     "crop of nothing": (lambda root: None, ",crop=", "crop= has no value"),
     "crop of 8": (lambda root: None, ",crop=8", "give fewer than 8 pixels"),
-    "crop of ²": (lambda root: None, ",crop=²", "give how many pixels"),
-    "crop of 1.5": (lambda root: None, ",crop=1.5", "give how many pixels"),
-    "crop of 10^400": (lambda root: None, f",crop={10**400}", "give how many pixels"),
-    "crop of 5000 digits": (lambda root: None, f",crop={NINES}", "give how many pixels"),
+    "crop of ²": (lambda root: None, ",crop=²", "give an integer from 0"),
+    "crop of 1.5": (lambda root: None, ",crop=1.5", "give an integer from 0"),
+    "crop of 10^400": (lambda root: None, f",crop={10**400}", "give an integer from 0"),
+    "crop of 5000 digits": (lambda root: None, f",crop={NINES}", "give an integer from 0"),
     "mirror of nothing": (lambda root: None, ",mirror=", "mirror= has no value"),
     "mirror of YES": (lambda root: None, ",mirror=YES", "give yes or no"),
     "train of nothing": (lambda root: None, ",train=", "train= has no value"),

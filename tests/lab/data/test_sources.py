@@ -55,7 +55,7 @@ def test_an_address_may_have_commas_in_its_path():
         ("hf:x,label=a,label=b", "label is given twice"),
         ("imagefolder:", "give imagefolder:PATH"),
         ("imagefolder:x,size=big", "give pixels, as size=32"),
-        ("imagefolder:x,crop=-1", "crop=-1: give how many pixels"),
+        ("imagefolder:x,crop=-1", "crop=-1: give an integer from 0"),
         ("imagefolder:x,mirror=1", "mirror=1: give yes or no"),
     ],
 )

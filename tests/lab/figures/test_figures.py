@@ -18,11 +18,11 @@ from siftback.lab.figures.figure import (
     Missing,
     Panel,
     Picture,
-    Range,
     Series,
 )
 from siftback.lab.figures.styles import assign_styles
 from siftback.lab.figures.writing import export_csv, write_analysis
+from siftback.lab.records.frame import Range
 from written_records import add, comparison
 
 FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]

@@ -23,7 +23,7 @@ from siftback.lab.models import (
     find_architecture,
 )
 from siftback.lab.models.attention import encode_positions
-from siftback.lab.models.convolutional import Padding
+from siftback.lab.models.convolutional import padding
 from siftback.lab.models.layers import NORMS, groups_for
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
@@ -190,7 +190,7 @@ def test_padding_takes_every_other_pixel_and_adds_zeros():
     for row in range(3):
         for column in range(2):
             expected[:, :3, row, column] = features[:, :, 2 * row, 2 * column]
-    assert torch.equal(Padding(2, 2)(features), expected)
+    assert torch.equal(padding(2)(features), expected)
 
 
 @pytest.mark.parametrize("features", [8, 7])

@@ -11,7 +11,7 @@ import statistics
 import pytest
 
 from siftback.lab.records.frame import (
-    SpeedUp,
+    Range,
     crossing,
     mean_and_spread,
     mean_ratio,
@@ -79,7 +79,7 @@ def test_speedups_in_seconds(filled):
     # x1.1: seed 0 needs 11 %, and sb ends at 11.5 %.
     # x1.2: 12 % after 20 s against 8 s; 24 % after 10 + 10 * 4/5 s against 10 s.
     assert found["sb 0.5"][1.1] is None
-    assert found["sb 0.5"][1.2] == SpeedUp(pytest.approx((2.5 + 1.8) / 2), pytest.approx(1.8), 2.5)
+    assert found["sb 0.5"][1.2] == Range(pytest.approx((2.5 + 1.8) / 2), pytest.approx(1.8), 2.5)
     # x1.4: 14 % after 10 + 10 * 16/18 s against 4 s; 28 % after 10 s against 5 s.
     first = (10 + 160 / 18) / 4
     assert found["sb 0.5"][1.4] == pytest.approx(((first + 2) / 2, 2, first))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.report.measurements_page import benchmarks_of, write_measurements
 from siftback.lab.report.results_page import main_verdicts, write_page
 from siftback.lab.report.verdict import verdicts
@@ -260,19 +259,16 @@ def test_no_results_at_all(comparison, page):
 def test_settings_are_chosen_by_a_table_of_their_own(comparison, add_run, page, measurements):
     add_run("traditional", 0, [(10.0, 100, 3000, 8.0)])
     results = comparison.folder.parent
-    (results / "tuning").mkdir()
     for name, floor in (("a", 0.1), ("b", 0.3)):
-        chosen = Comparison(results / "tuning" / name, dict(comparison.environment), [])
-        chosen.environment["arguments"] = {"epochs": 2, "floor": floor}
-        chosen.runs.extend(comparison.runs)
-        chosen.write()
+        chosen = empty(results / "tuning" / name, epochs=2, floor=floor)
+        add(chosen, "traditional", [(10.0, 100, 3000, 8.0)])
     (results / "tuning" / "c").mkdir()
     (results / "tuning" / "c" / "summary.json").write_text('{"runs": 3}')
     text = measurements().partition("## Settings")[2]
-    assert "**tuning/c is damaged, and left out (" in text
+    assert "**c/summary.json is damaged, and left out (" in text
     assert "| a | plain training | floor 0.1 | 8.00 | 3,000 | 0 |" in text
     assert "| b | plain training | floor 0.3 | 8.00 | 3,000 | 0 |" in text
-    assert "All with epochs 2." in text
+    assert "All with data digits; model cnn; epochs 2." in text
     assert "tuning" not in page()
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from siftback.errors import ConfigError
 from siftback.lab.data.load import limit, load
 from siftback.lab.data.stream import BatchStream, evaluation_batches
-from siftback.lab.records.observations import files, folder_of, kinds_of, looks
+from siftback.lab.records.observations import folder_of, kinds_of, looks
 from siftback.lab.run.observer import BATCHES, Observer, similarity
 from siftback.lab.settings import Settings
 
@@ -186,14 +186,14 @@ def test_goes_on_from_a_saved_state(data, model, tmp_path):
     assert [look.epoch for look in looks(tmp_path, RECORD, "confidence")] == [1.0, 2.5]
     assert resumed.seconds["confidence"] > saved["seconds"]["confidence"]
     resumed.forget()
-    assert files(tmp_path, RECORD) == []
+    assert not [*folder_of(tmp_path, RECORD).iterdir()]
 
 
 def test_what_was_looked_at_before_a_break_is_readable(data, model, tmp_path):
     watching = observer(data, tmp_path, ("losses",))
     for step in (10, 20, 30):
         watching.evaluation(model, step / 10, step, torch.zeros(160))
-    last = files(tmp_path, RECORD)[-1]
+    last = max(folder_of(tmp_path, RECORD).iterdir())
     last.write_bytes(last.read_bytes()[:100])
     assert [look.epoch for look in looks(tmp_path, RECORD, "losses")] == [1.0, 2.0]
     assert not list(last.parent.glob("*.tmp"))

@@ -121,8 +121,8 @@ def test_a_mixture_is_of_each_image_and_another(alpha: float) -> None:
 def test_mixtures_follow_from_seed_and_batch_alone_and_are_of_a_beta_distribution() -> None:
     images = torch.rand(4, 2)
     torch.manual_seed(5)
-    assert mix(images, 0.5, 1, 2).images.equal(mix(images, 0.5, 1, 2).images)
-    shares = np.array([mix(images, 0.5, 0, batch).share for batch in range(2000)])
+    assert mix(images, 0.5, 1, 2)[0].equal(mix(images, 0.5, 1, 2)[0])
+    shares = np.array([mix(images, 0.5, 0, batch)[2] for batch in range(2000)])
     assert len(set(shares)) == 2000
     assert shares.mean() == pytest.approx(0.5, abs=0.03)
     assert shares.var() == pytest.approx(1 / (4 * (2 * 0.5 + 1)), rel=0.1)

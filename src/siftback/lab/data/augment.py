@@ -6,7 +6,6 @@ whatever the images' device, so a seed means the same pictures everywhere. No lo
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -117,21 +116,7 @@ class Augment:
         return images
 
 
-class Mixture(NamedTuple):
-    """A mixed batch of B examples.
-
-    Attributes:
-        images: float[B, ...], ``share * image + (1 - share) * image of the partner``.
-        partners: int64[B], the row of each one's partner, a permutation.
-        share: The share of an image that is left, in [0, 1].
-    """
-
-    images: Tensor
-    partners: Tensor
-    share: float
-
-
-def mix(images: Tensor, alpha: float, seed: int, batch: int) -> Mixture:
+def mix(images: Tensor, alpha: float, seed: int, batch: int) -> tuple[Tensor, Tensor, float]:
     """Mixes a batch (Zhang et al. 2018), one share of ``Beta(alpha, alpha)`` for all of it.
 
     Args:
@@ -139,8 +124,12 @@ def mix(images: Tensor, alpha: float, seed: int, batch: int) -> Mixture:
         alpha: Above 0; the larger, the nearer the share to a half.
         seed: Decides with ``batch`` alone who is mixed, and how much.
         batch: Its number.
+
+    Returns:
+        The mixed images, ``share * image + (1 - share) * image of the partner``, float[B, ...]; the
+        row of each one's partner, a permutation, int64[B]; and the share of an image that is left.
     """
     random = np.random.default_rng([seed, batch, MIXUP_STREAM])
     share = float(random.beta(alpha, alpha))
     partners = torch.from_numpy(random.permutation(len(images))).to(images.device)
-    return Mixture(torch.lerp(images, images[partners], 1 - share), partners, share)
+    return torch.lerp(images, images[partners], 1 - share), partners, share

@@ -27,13 +27,7 @@ KINDS: dict[Kind, str] = {
     "pixels": "pixels of a picture",
 }
 
-NOUNS: dict[Kind, str] = {
-    "images": "images",
-    "texts": "texts",
-    "language": "windows",
-    "rows": "rows",
-    "pixels": "pixels",
-}
+NOUNS: dict[Kind, str] = {kind: kind for kind in KINDS} | {"language": "windows"}
 """Names of the examples."""
 
 PAD = 0

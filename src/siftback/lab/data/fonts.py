@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import ImageData, check_memory
-from siftback.lab.data.source import Address
+from siftback.lab.data.source import Address, parse_integer
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int16]
@@ -54,24 +54,12 @@ FAINT, COVERED, NOISY, RARE, CROWDED, HOLLOW = range(6)
 HARD_KINDS = 6
 
 
-class Glyphs(NamedTuple):
-    """Digits drawn.
-
-    Attributes:
-        masks: uint8 [faces * 10 * VARIANTS, PATCH, PATCH], from 0 to 127, the ink of each pixel.
-        widths: int64, the columns with ink.
-    """
-
-    masks: Bytes
-    widths: NDArray[np.int64]
-
-
 class Scenes(NamedTuple):
     """The part that stays the same in all copies of an image, [S, ...] for S scenes.
 
     Attributes:
         labels: The digit in the middle.
-        glyphs: Numbers in `Glyphs` of the digit, and of those on its left and its right, [S, 3].
+        glyphs: Rows of `draw_glyphs` of the digit, and of those on its left and right, [S, 3].
         offsets: Columns of each of the three from the middle, [S, 3].
         center: Row and column of the digit from the middle, [S, 2].
         ground: Two colours of the ground, [S, 2, 3].
@@ -116,8 +104,8 @@ def read_fonts(address: Address) -> ImageData:
         ConfigError: If the number or an option is none that a set can have.
     """
     count = images_of_address(address)
-    copies = parse_integer(address, "copies", address.options.get("copies", "1"), 1, MOST_COPIES)
-    seed = parse_integer(address, "seed", address.options.get("seed", "0"), 0, 2**32 - 1)
+    copies = address.integer("copies", 1, 1, MOST_COPIES)
+    seed = address.integer("seed", 0, 0, 2**32 - 1)
     written = address.options.get("hard", "0.2")
     if not re.fullmatch(r"[01]|[01]?\.\d{1,9}", written) or not 0 <= float(written) <= 1:
         raise ConfigError(f"{address}: hard={written}: give the share of hard images, in [0, 1]")
@@ -143,18 +131,7 @@ def images_of_address(address: Address) -> int:
     Raises:
         ConfigError: If it is none that a set can have.
     """
-    return parse_integer(address, "N", address.target, 10, MOST_EXAMPLES)
-
-
-def parse_integer(address: Address, name: str, text: str, least: int, most: int) -> int:
-    """Returns an integer of an address.
-
-    Raises:
-        ConfigError: If it is none from ``least`` to ``most``.
-    """
-    if not re.fullmatch(r"\d{1,10}", text) or not least <= int(text) <= most:
-        raise ConfigError(f"{address}: {name}={text}: give an integer from {least} to {most}")
-    return int(text)
+    return parse_integer(f"{address}: N", address.target, 10, MOST_EXAMPLES)
 
 
 def make_digits(
@@ -191,7 +168,6 @@ def make_digits(
 
 def draw_scenes(random: Generator, count: int, hard: float) -> Scenes:
     """Draws scenes, each of which is hard with probability ``hard``."""
-    glyphs = draw_glyphs()
     is_hard = random.random(count) < hard
     kind = np.where(is_hard, random.integers(HARD_KINDS, size=count), -1)
     labels = random.integers(10, size=count)
@@ -202,7 +178,8 @@ def draw_scenes(random: Generator, count: int, hard: float) -> Scenes:
     variant = random.integers(VARIANTS, size=count)
     numbers = (np.where(kind == RARE, rare, common)[:, None] * 10 + digits) * VARIANTS
     numbers = numbers + variant[:, None]
-    widths = glyphs.widths[numbers]
+    _, ink_widths = draw_glyphs()
+    widths = ink_widths[numbers]
     gap = random.integers(1, 5, (count, 2))
     gap = np.where((kind == CROWDED)[:, None], -random.integers(2, 5, (count, 2)), gap)
     apart = (widths[:, :1] + widths[:, 1:]) // 2 + gap
@@ -264,7 +241,8 @@ def compose(scenes: Scenes, random: Generator, copies: int) -> Bytes:
     count = len(scenes.labels)
     jitter = random.integers(-2, 3, (count, 2)) * (copies > 1)
     brightness = (random.integers(-12, 13, count) * (copies > 1)).astype(np.int16)
-    windows = np.lib.stride_tricks.sliding_window_view(draw_glyphs().masks, (SIDE, SIDE), (1, 2))
+    masks, _ = draw_glyphs()
+    windows = np.lib.stride_tricks.sliding_window_view(masks, (SIDE, SIDE), (1, 2))
     middle = (PATCH - SIDE) // 2
     top = middle - scenes.center[:, 0] - jitter[:, 0]
     left = middle - scenes.center[:, 1:] - jitter[:, 1:] - scenes.offsets
@@ -324,13 +302,18 @@ def smooth(corners: Numbers) -> Numbers:
 
 
 @cache
-def draw_glyphs() -> Glyphs:
-    """Draws each digit of each face, in `VARIANTS` sizes, slants and widths."""
+def draw_glyphs() -> tuple[Bytes, NDArray[np.int64]]:
+    """Draws each digit of each face, in `VARIANTS` sizes, slants and widths.
+
+    Returns:
+        The ink of each pixel from 0 to 127, uint8 [faces * 10 * VARIANTS, PATCH, PATCH]; and the
+        number of columns with ink of each glyph.
+    """
     masks = np.zeros(((len(FACES) + len(RARE_FACES)) * 10 * VARIANTS, PATCH, PATCH), np.uint8)
     edge = (PATCH - DRAWN) // 2
     for number, drawn in enumerate(glyph_images()):
         masks[number, edge:-edge, edge:-edge] = np.asarray(drawn) >> 1
-    return Glyphs(masks, (masks.max(1) > 40).sum(1))
+    return masks, (masks.max(1) > 40).sum(1)
 
 
 def glyph_images() -> Iterator[Image.Image]:

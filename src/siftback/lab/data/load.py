@@ -28,7 +28,7 @@ from siftback.lab.data.data_set import (
 from siftback.lab.data.images import read_arrays, read_folders, read_images
 from siftback.lab.data.pixels import read_picture
 from siftback.lab.data.rows import read_rows
-from siftback.lab.data.source import ADDRESSES, Address, Published, Splits, parse_address
+from siftback.lab.data.source import ADDRESSES, Address, Published, parse_address
 from siftback.lab.data.tables import open_address, open_published
 from siftback.lab.records.formatting import one_of
 
@@ -230,11 +230,7 @@ def flip(data: Data, share: float) -> Data:
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"flip={share}: give a share of the labels, in [0, 1]")
-    if not data.has_classes:
-        raise ConfigError(
-            f"flip={share} of {data.name}, whose examples have no class that could be made wrong: "
-            "leave it out"
-        )
+    check_has_classes(data, f"flip={share}")
     count = len(data.train_labels)
     generator = torch.Generator().manual_seed(SUBSET_SEED)
     order = torch.randperm(count, generator=generator)
@@ -242,6 +238,12 @@ def flip(data: Data, share: float) -> Data:
     labels, rows = data.train_labels.clone(), order[: round(share * count)]
     labels[rows] = (labels[rows] + shifts[rows]) % data.classes
     return replace(data, train_labels=labels, true_labels=data.train_labels)
+
+
+def check_has_classes(data: DataSet, setting: str) -> None:
+    """Checks that examples have the classes that a setting changes."""
+    if not data.has_classes:
+        raise ConfigError(f"{setting} of {data.name}, whose examples have no class: leave it out")
 
 
 def make_rare(data: Data, times: int) -> Data:
@@ -259,11 +261,7 @@ def make_rare(data: Data, times: int) -> Data:
     >>> make_rare(load("digits"), 30).train_labels.bincount().tolist()
     [5, 5, 5, 146, 145, 145, 145, 143, 139, 144]
     """
-    if not data.has_classes:
-        raise ConfigError(
-            f"rare={times} of {data.name}, whose examples have no class that could be made rare: "
-            "leave it out"
-        )
+    check_has_classes(data, f"rare={times}")
     labels = data.train_labels
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
     kept = torch.ones(len(labels), dtype=torch.bool)
@@ -330,8 +328,10 @@ def read_named(name: str, max_tokens: int | None) -> DataSet:
         length = max_tokens or published.length
         return texts.read_texts(source, name, f"{name}-{length}", length)
     splits = read_images(source, name, None)
-    data = image_data(name, splits, source.names, published.augmentation)
-    return replace(data, groups=source.groups)
+    arrays = *splits["train"], *splits["test"]
+    return ImageData(
+        name, *arrays, source.names, augmentation=published.augmentation, groups=source.groups
+    )
 
 
 def read_address(address: Address, max_tokens: int | None) -> DataSet:
@@ -358,7 +358,8 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
             return texts.read_texts(source, address.title, cache, length, vocabulary)
         splits, names = read_images(source, address.cache, address.size), source.names
     splits = add_test_split(splits, str(address))
-    return check_crop(image_data(address.title, splits, names, augmentation))
+    arrays = *splits["train"], *splits["test"]
+    return check_crop(ImageData(address.title, *arrays, names, augmentation=augmentation))
 
 
 def check_crop(data: ImageData) -> ImageData:
@@ -374,10 +375,3 @@ def check_crop(data: ImageData) -> ImageData:
             f"shift all of an image out of sight: give fewer than {min(data.size)} pixels"
         )
     return data
-
-
-def image_data(
-    name: str, splits: Splits, names: tuple[str, ...], augmentation: Augment
-) -> ImageData:
-    """Returns images as a data set."""
-    return ImageData(name, *splits["train"], *splits["test"], names, augmentation=augmentation)

@@ -144,12 +144,8 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
 def is_numeric(kind: pa.DataType) -> bool:
     """Returns whether a column of this type holds numbers, or truth values."""
     types = pa.types
-    return bool(
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal(kind)
-        or types.is_boolean(kind)
-    )
+    checks = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    return any(check(kind) for check in checks)
 
 
 def encode_columns(

@@ -154,12 +154,18 @@ class Address:
     @property
     def augmentation(self) -> Augment:
         """The augmentation that the options name; none other is known to harm no label."""
-        crop, mirror = self.options.get("crop", "0"), self.options.get("mirror", "no")
-        if not re.fullmatch(r"\d{1,5}", crop):
-            raise ConfigError(f"crop={crop}: give how many pixels to shift images by at most")
+        crop, mirror = self.integer("crop", 0, 0, 99_999), self.options.get("mirror", "no")
         if mirror not in ("yes", "no"):
             raise ConfigError(f"mirror={mirror}: give yes or no")
-        return Augment(padding=int(crop), flip=mirror == "yes")
+        return Augment(padding=crop, flip=mirror == "yes")
+
+    def integer(self, option: str, default: int, least: int, most: int) -> int:
+        """Returns an option that is an integer.
+
+        Raises:
+            ConfigError: If it is none from ``least`` to ``most``.
+        """
+        return parse_integer(option, self.options.get(option, str(default)), least, most)
 
     @property
     def _is_path(self) -> bool:
@@ -173,6 +179,13 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.target}"
+
+
+def parse_integer(name: str, text: str, least: int, most: int) -> int:
+    """Returns an integer from ``least`` to ``most``, as an address has it."""
+    if not re.fullmatch(r"\d{1,10}", text) or not least <= int(text) <= most:
+        raise ConfigError(f"{name}={text}: give an integer from {least} to {most}")
+    return int(text)
 
 
 def parse_address(text: str) -> Address | None:

@@ -10,7 +10,6 @@ without the laboratory: ``tokenizers.Tokenizer.from_file("tokenizer.json")``.
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -86,7 +85,7 @@ def read_shakespeare(length: int) -> TextData:
         ConfigError: If the file is missing, or another one.
     """
     path = next((file for d in data_folders() if (file := d / SHAKESPEARE_FILE).is_file()), None)
-    if path is None:
+    if not path:
         folder = os.environ.get("SIFTBACK_DATA")
         raise ConfigError(
             f"{f'SIFTBACK_DATA={folder} holds' if folder else 'there is'} no {SHAKESPEARE_FILE}: "
@@ -140,7 +139,8 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
         )
         tensors = {"tokenizer": torch.frombuffer(bytearray(tokenizer.encode()), dtype=torch.uint8)}
         for split, text in (("train", train), ("test", test)):
-            tokens = encode(tokenizer, text)
+            ids = Tokenizer.from_str(tokenizer).encode(text).ids
+            tokens = torch.tensor(ids, dtype=torch.int32)
             inputs, labels = split_windows(tokens, length)
             if not len(inputs):
                 raise ConfigError(
@@ -157,12 +157,7 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
 
 def vocabulary_of(address: Address) -> int:
     """Returns the most tokens that an address asks for."""
-    text = address.options.get("vocabulary", str(VOCABULARY))
-    if not re.fullmatch(r"\d{1,5}", text) or not FEWEST_TOKENS <= int(text) <= MOST_TOKENS:
-        raise ConfigError(
-            f"vocabulary={text}: give an integer from {FEWEST_TOKENS} to {MOST_TOKENS}"
-        )
-    return int(text)
+    return address.integer("vocabulary", VOCABULARY, FEWEST_TOKENS, MOST_TOKENS)
 
 
 def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> TextData:
@@ -249,11 +244,6 @@ def character_tokenizer(text: str) -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     return str(tokenizer.to_str())
-
-
-def encode(tokenizer: str, text: str) -> Tensor:
-    """Encodes a long text as tokens: int32[n]."""
-    return torch.tensor(Tokenizer.from_str(tokenizer).encode(text).ids, dtype=torch.int32)
 
 
 def encode_rows(tokenizer: str, texts: Sequence[str], length: int) -> Tensor:

@@ -115,13 +115,9 @@ class Scores:
 
     def write(self, path: Path) -> None:
         """Writes the table."""
-        names = [f"model_{number}" for number in range(self.columns.shape[1])]
-        columns = {
-            "index": torch.arange(len(self.labels)),
-            "label": self.labels,
-            "score": self.scores,
-            **dict(zip(names, self.columns.unbind(1), strict=True)),
-        }
+        columns = {"index": torch.arange(len(self.labels)), "label": self.labels}
+        columns["score"] = self.scores
+        columns |= {f"model_{number}": by for number, by in enumerate(self.columns.unbind(1))}
         write_columns(path, columns, self.origin)
 
     @classmethod
@@ -174,12 +170,11 @@ def score_examples(
     check_model_fits(settings, data)
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
     started = time.perf_counter()
-    columns, cost = [], 0.0
-    for number, model_seed in enumerate(seeds):
-        report = report_share(update, number, len(seeds))
-        column, cost_of_model = score_by_model(name, settings, model_seed, data, report)
-        columns.append(column)
-        cost += cost_of_model
+    scored = [
+        score_by_model(name, settings, model_seed, data, report_share(update, number, len(seeds)))
+        for number, model_seed in enumerate(seeds)
+    ]
+    columns, costs = zip(*scored, strict=True)
     values = torch.stack(columns, 1)
     # Examples of no class are all of one.
     labels = data.train_labels
@@ -188,7 +183,7 @@ def score_examples(
     origin = {
         "score": name,
         "seeds": seeds,
-        "cost": cost,
+        "cost": sum(costs, 0.0),
         "seconds": time.perf_counter() - started,
         "environment": environment(settings.recorded()),
     }
@@ -384,19 +379,15 @@ def overlaps(
     count = len(first.labels)
     shares = []
     for drop in drops:
-        keeps = torch.zeros(2, count, dtype=torch.bool)
-        for row, table in zip(keeps, (first, second), strict=True):
-            row[prune(table.scores, drop)] = True
-        common, neither, left = (int(x.sum()) for x in (keeps.all(0), ~keeps.any(0), keeps[0]))
-        if left == count:
+        left, right = (set(prune(table.scores, drop).tolist()) for table in (first, second))
+        if len(left) == count:
             raise ConfigError(f"drop={drop} drops none of {count} examples: give a larger share")
-        shares.append((drop, neither / (count - left), common / left))
+        dropped = (count - len(left | right)) / (count - len(left))
+        shares.append((drop, dropped, len(left & right) / len(left)))
     return shares
 
 
-def score_to(
-    out: Path, name: str, settings: Settings, seed: int, update: Callable[[float], None]
-) -> str:
+def score_to(out: Path, name: str, settings: Settings, seed: int, update: Update) -> str:
     """Scores a training set into a file.
 
     Args:
@@ -536,13 +527,9 @@ def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:
             "as to siftback score, or score again"
         )
     indices = column_of(table, "index")
-    if indices.is_floating_point() or not len(indices) or not bool((indices.diff() > 0).all()):
+    if not torch.isin(indices, torch.arange(count)).all() or not (indices.diff() > 0).all():
         raise ConfigError(
-            f"{path}: its indices do not ascend; give a file that siftback prune wrote"
-        )
-    if indices[0] < 0 or indices[-1] >= count:
-        raise ConfigError(
-            f"{path}: indices from {int(indices[0])} to {int(indices[-1])} are none of {count} "
-            "training examples; give a file that siftback prune wrote"
+            f"{path}: its indices are not those of some of {count} training examples, in order: "
+            "give a file that siftback prune wrote"
         )
     return indices

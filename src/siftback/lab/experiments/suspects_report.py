@@ -97,11 +97,7 @@ def precision_recall(listed: Tensor, wrong: Tensor) -> tuple[float, float]:
     >>> precision_recall(torch.tensor([True, True, False]), torch.tensor([True, False, False]))
     (0.5, 1.0)
     """
-    right = int((listed & wrong).sum())
-    precision, recall = (
-        right / int(marks.sum()) if marks.any() else float("nan") for marks in (listed, wrong)
-    )
-    return precision, recall
+    return float(wrong[listed].double().mean()), float(listed[wrong].double().mean())
 
 
 def suspects_tables(runs: Mapping[str, pd.DataFrame], most: int) -> Group:

@@ -32,16 +32,14 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         runs, metric = read_runs(comparison), comparison.metric
         series, over_seeds = [], {}
         for run in runs[runs.selective].drop_duplicates("label").itertuples():
-            if (baseline := same_budget(runs, run.label)) is None:
+            if not (baseline := same_budget(runs, run.label)):
                 continue
             differences = paired_differences(runs, run.label, baseline)
-            mean, low, high = ([value] for value in interval(differences))
-            point = Series(run.label, [run.label], mean, group=run.family)
+            mean, low, high = interval(differences)
+            lower, upper = ([], []) if math.isnan(low) else ([low], [high])
+            series.append(Series(run.label, [run.label], [mean], lower, upper, run.family))
             if len(differences) > 1:
                 over_seeds[run.label] = differences
-            if not math.isnan(low[0]):
-                point = replace(point, low=low, high=high)
-            series.append(point)
         if series:
             label = f"difference in final {metric.noun} ({metric.plural})"
             panel = Panel(heading, "strategy", label, "points", series)

@@ -72,11 +72,9 @@ def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         budgets = Counter(case.experiment.title for case in sized)
         if len(budgets) < 2 or max(budgets.values()) < 2:
             continue
-        views = {
-            "examples": panel_of(label, sized, "training examples"),
-            "epochs": panel_of(label, sized, "budget, in epochs"),
-        }
-        yield Finding(sentence_of(label, group), views={name: [views[name]] for name in views})
+        axes = {"examples": "training examples", "epochs": "budget, in epochs"}
+        views = {name: [panel_of(label, sized, axis)] for name, axis in axes.items()}
+        yield Finding(sentence_of(label, group), views=views)
 
 
 def leaves_out(case: MethodRatio) -> bool:

@@ -12,14 +12,13 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from typing import Literal
 
 from siftback.errors import ConfigError
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.frame import CONFIDENCE
 
-LEAST_POINTS = 5
 RESAMPLES = 4000
 
 Side = Literal["below", "at", "above"]
@@ -71,33 +70,31 @@ class BudgetRatio:
 
     Attributes:
         ratio: That of the mean errors of the seeds.
-        low: The lower end of the interval; None for a single seed.
-        high: The upper end.
+        low: The lower end of the interval; of a single seed below anything.
+        high: The upper end; of a single seed above anything.
         seeds: How many seeds both have.
         flat: Whether Traditional's own errors at the budgets compared lie within the spread of its
             seeds, as `is_flat` says. Then the ratio is noise, and not shown.
     """
 
     ratio: Bounded
-    low: Bounded | None
-    high: Bounded | None
+    low: Bounded
+    high: Bounded
     seeds: int
     flat: bool = False
 
     def exceeds(self, number: float) -> bool:
         """Whether its whole interval is above a number."""
-        return not self.flat and self.low is not None and self.low.exceeds(number)
+        return not self.flat and self.low.exceeds(number)
 
     def falls_below(self, number: float) -> bool:
         """Whether its whole interval is below a number."""
-        if self.flat or self.high is None or self.high.side == "above":
-            return False
-        return self.high.value < number
+        return not self.flat and self.high.side != "above" and self.high.value < number
 
     @property
     def interval(self) -> str:
         """The ends of its interval in words; a dash for a single seed and a flat curve."""
-        known = self.low is not None and not self.flat
+        known = self.seeds > 1 and not self.flat
         return f"{self.low} to {self.high}" if known else NOT_REACHED
 
     def __str__(self) -> str:
@@ -112,27 +109,17 @@ def budget_for(budgets: Sequence[float], values: Sequence[float], end: float) ->
     a ratio of 1 at most.
 
     Args:
-        budgets: Ascending, `LEAST_POINTS` or more.
+        budgets: Ascending, each once.
         values: The error or loss at each.
         end: The error or loss to come to.
 
     Returns:
         A budget; beyond what was measured a bound, as nothing is extrapolated.
 
-    Raises:
-        ConfigError: If there are too few budgets, or they do not ascend.
-
     >>> curve = [1, 2, 4, 8, 16], [20, 16, 12, 10, 9]
     >>> str(budget_for(*curve, end=14)), str(budget_for(*curve, end=8))
     ('2.83', '> 16.00')
     """
-    if len(budgets) < LEAST_POINTS or len(values) != len(budgets):
-        raise ConfigError(
-            f"a curve of {len(budgets)} budgets and {len(values)} errors: give as many of both, "
-            f"{LEAST_POINTS} or more, so that there is a curve to read budgets from"
-        )
-    if any(not low < high for low, high in pairwise(budgets)):
-        raise ConfigError(f"budgets {list(budgets)}: give them in ascending order, each once")
     index = next((index for index, value in enumerate(values) if value <= end), None)
     if index is None:
         return Bounded(budgets[-1], "above")
@@ -186,18 +173,14 @@ def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> Budg
     Args:
         curve: Traditional's ends by budget.
         budget: The method's.
-        ends: Where the method ends. Only seeds that it shares with all of the curve count.
+        ends: Where the method ends. Only seeds that it shares with all of the curve count, one at
+            least.
 
     Raises:
-        ConfigError: As `budget_for`, or if they share no seed, or an end is not finite.
+        ConfigError: If an end is not finite.
     """
     budgets = sorted(curve)
     seeds = sorted(set(ends).intersection(*(curve[budget] for budget in budgets)))
-    if not seeds:
-        raise ConfigError(
-            "a method and Traditional's curve share no seed: give Traditional at each budget the "
-            "seeds of the method"
-        )
     for ends_by_seed in (ends, *curve.values()):
         if wrong := [seed for seed in seeds if not math.isfinite(ends_by_seed[seed])]:
             raise ConfigError(
@@ -211,7 +194,7 @@ def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> Budg
 
     middle = ratio(seeds)
     if len(seeds) == 1:
-        return BudgetRatio(middle, None, None, 1)
+        return BudgetRatio(middle, Bounded(0.0, "below"), Bounded(math.inf, "above"), 1)
     errors = {at: [by_seed[seed] for seed in seeds] for at, by_seed in curve.items()}
     flat = is_flat(errors, budget, middle.value * budget)
     ratios = sorted((ratio(drawn) for drawn in _resamples(seeds)), key=lambda bound: bound.rank)

@@ -1,6 +1,7 @@
 """Choices of selection in pictures: kept most and dropped most, suspect, and over training."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -64,11 +65,7 @@ def picture_choices(run: Watched, data: ImageData) -> Finding:
     seen = np.flatnonzero(~np.isnan(loss))
     by_use = seen[np.lexsort((loss[seen], used[seen]))]
     suspect = seen[np.argsort(-stayed[seen], kind="stable")][:SHOWN]
-    rows = {
-        "kept most": by_use[::-1][:SHOWN],
-        "dropped most": by_use[:SHOWN],
-        "suspect": suspect,
-    }
+    rows = {"kept most": by_use[::-1][:SHOWN], "dropped most": by_use[:SHOWN], "suspect": suspect}
     pictures: list[Picture] = []
     for name, indices in rows.items():
         captions = [f"loss {loss[index]:.3g}, used {used[index]:.3g}x" for index in indices]
@@ -153,8 +150,8 @@ def picture_strip(looks: Sequence[Look], title: str, data: ImageData) -> Finding
         ]
         row = f"epoch {round(after.epoch)}: {title}, {trained[epoch].mean():.0%} kept"
         for picture, flag in zip(take_pictures(data, indices, captions, row), used, strict=True):
-            image = picture.image if flag else fade(picture.image)
-            pictures.append(Picture(image, picture.label, picture.caption, row))
+            faded = (picture.image + FADED * (255.0 - picture.image)).round().astype(np.uint8)
+            pictures.append(picture if flag else replace(picture, image=faded))
     fifth = max(1, len(order) // 5)
     shares = []
     for (before, _), used in zip(epochs, trained, strict=True):
@@ -168,8 +165,3 @@ def picture_strip(looks: Sequence[Look], title: str, data: ImageData) -> Finding
         f"the next epoch, of the fifth with the most {most:.0%}, on average over {over}."
     )
     return Finding(sentence, pictures=pictures)
-
-
-def fade(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Moves an image's colours on the way to white."""
-    return (image + FADED * (255.0 - image)).round().astype(np.uint8)

@@ -15,17 +15,19 @@ from siftback.lab.data.data_set import ImageData
 from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overlaps
 from siftback.lab.figures.curves import mean_curves, read_curves
 from siftback.lab.figures.describe import Finding
-from siftback.lab.figures.figure import Panel, Range, Series
+from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.observed import count_uses, watched
 from siftback.lab.figures.pictures import take_pictures, with_images
 from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import machine_of
+from siftback.lab.records.frame import Range, machine_of
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.strategies.table import find_strategy
 
-BACKPROP = ("sb", "random", "sb-single-pass", "random-single-pass")
-PRUNING = ("el2n", "sb", "diet-sb", "diet-random")
+METHODS = (
+    *("sb", "random", "sb-single-pass", "random-single-pass"),
+    *("el2n", "diet-sb", "diet-random"),
+)
 DROPS = (0.1, 0.25, 0.5, 0.75, 0.9)
 SHOWN = 20
 
@@ -54,9 +56,8 @@ def accuracy(
                 list(100 - of_share) for _, of_share in swept.groupby("label", sort=False).final
             ]
             ends.append(Series.over_seeds(strategy, list(swept.left_out.unique()), seeds, strategy))
-        strategies = dict(zip(runs.label, runs.strategy, strict=True))
         lines = [
-            Series(line.label, line.x, [100 - y for y in line.y], group=strategies[line.label])
+            Series(line.label, line.x, [100 - y for y in line.y], group=line.group)
             for line in mean_curves(curves.tests, "epoch")
         ]
         panels = [
@@ -185,7 +186,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     losses train on everything, if there was a test at its end.
     """
     for curves in read_curves(comparisons):
-        curves = curves.beside_traditional(curves.runs.strategy.isin({*BACKPROP, *PRUNING}))
+        curves = curves.beside_traditional(curves.runs.strategy.isin(METHODS))
         runs = curves.runs.assign(left_out=100 * (1 - curves.runs.keep_measured))
         runs["epoch_seconds"] = [epoch_seconds(run, curves.tests) for run in runs.itertuples()]
         labels = list(runs.label.unique())
@@ -224,13 +225,13 @@ def epoch_seconds(run: Any, tests: pd.DataFrame) -> float:
     return float((last.seconds - first.seconds) / (last.epoch - first.epoch))
 
 
-def read_scores(comparison: Comparison, score: str = "el2n") -> list[Scores]:
-    """Reads the tables of a score in a comparison's folder, those that are not damaged."""
+def read_scores(comparison: Comparison) -> list[Scores]:
+    """Reads the tables of EL2N scores in a comparison's folder, those that are not damaged."""
     tables = []
     for path in sorted((comparison.folder / SCORES_FOLDER).glob("*.parquet")):
         with suppress(ConfigError):
             table = Scores.read(path)
-            if table.origin.get("score") == score:
+            if table.origin.get("score") == "el2n":
                 tables.append(table)
     return tables
 
@@ -248,7 +249,5 @@ def read_uses_and_scores(
     for heading, comparison in titled(comparisons):
         for table in read_scores(comparison)[:1]:
             scores = table.scores.numpy()
-            if counted := read_scores(comparison, "sb-uses"):
-                yield heading, comparison, counted[0].scores.numpy(), scores
-            elif seeds := observed.get(id(comparison)):
+            if seeds := observed.get(id(comparison)):
                 yield heading, comparison, count_uses(seeds, len(scores)), scores

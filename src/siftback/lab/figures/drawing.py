@@ -4,7 +4,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -46,15 +46,8 @@ def save_pictures(figure: Figure | Gallery, folder: Path) -> list[Path]:
         of the others.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(figure, Gallery):
-        canvases = {figure.name: _draw_gallery(figure)}
-    else:
-        canvases = {}
-        for index, view in enumerate(figure.views):
-            words = re.findall(r"[^\W_]+", view.lower()) if index else []
-            canvases["-".join([figure.name, *words])] = _draw_view(figure, view)
     paths = []
-    for name, canvas in canvases.items():
+    for name, canvas in _draw(figure):
         for ending in FORMATS:
             paths.append(path := folder / f"{name}.{ending}")
             path.write_bytes(encode_canvas(canvas, ending))
@@ -68,9 +61,8 @@ def render(figure: Figure | Gallery, ending: str = "png") -> bytes:
         figure: A figure, or a gallery.
         ending: One of `FORMATS`.
     """
-    if isinstance(figure, Gallery):
-        return encode_canvas(_draw_gallery(figure), ending)
-    return encode_canvas(_draw_view(figure, next(iter(figure.views))), ending)
+    _, canvas = next(_draw(figure))
+    return encode_canvas(canvas, ending)
 
 
 def encode_canvas(canvas: Canvas, ending: str) -> bytes:
@@ -79,6 +71,16 @@ def encode_canvas(canvas: Canvas, ending: str) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "siftback"}):
         canvas.savefig(file := io.BytesIO(), format=ending, dpi=DPI, metadata=undated)
     return file.getvalue()
+
+
+def _draw(figure: Figure | Gallery) -> Iterator[tuple[str, Canvas]]:
+    """Draws a gallery, or each view of a figure; yields the name of its files too."""
+    if isinstance(figure, Gallery):
+        yield figure.name, _draw_gallery(figure)
+        return
+    for index, view in enumerate(figure.views):
+        words = re.findall(r"[^\W_]+", view.lower()) if index else []
+        yield "-".join([figure.name, *words]), _draw_view(figure, view)
 
 
 def _draw_view(figure: Figure, view: str) -> Canvas:
@@ -128,7 +130,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: styles.Styles) -> None:
         x = np.array([names.index(str(x)) for x in series.x] if names else series.x, float)
         y = np.asarray(series.y, float)
         spread = None
-        if series.low is not None and series.high is not None:
+        if series.low:
             spread = np.abs(np.stack([y - np.asarray(series.low), np.asarray(series.high) - y]))
         if panel.kind == "points" and names:
             axes.errorbar(y, x, xerr=spread, fmt=marker, capsize=3, **look)
@@ -146,7 +148,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: styles.Styles) -> None:
         elif panel.kind == "points":
             axes.scatter(x, y, s=18, marker=marker, **look)
         else:
-            if series.low is not None and series.high is not None:
+            if series.low:
                 band: dict[str, Any] = {"color": style.colour, "alpha": 0.15, "linewidth": 0}
                 axes.fill_between(x, series.low, series.high, **band)
             # Markers on longer lines are one thick line, and a level or a limit was not measured.

@@ -10,10 +10,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from siftback.lab.records.frame import Range
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class Series:
         label: Its name in the legend.
         x: Numbers, or names.
         y: A value for each x; NaN where there is none.
-        low: For each x the lower end of the spread over the seeds, or of an interval; None if it
-            has no spread.
+        low: For each x the lower end of the spread over the seeds, or of an interval; empty if
+            it has no spread.
         high: The upper ends.
         group: Mostly its strategy. It decides the colour, and is shown and hidden as a whole.
         faint: Whether it is drawn paler than the others.
@@ -34,8 +36,8 @@ class Series:
     label: str
     x: Sequence[float] | Sequence[str]
     y: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
     group: str = ""
     faint: bool = False
 
@@ -66,9 +68,9 @@ class Series:
         >>> line.y, line.low, line.high
         ([5.0, 3.0], [4.0, 3.0], [6.0, 3.0])
         """
-        several = any(len(values) > 1 for values in seeds)
-        low, high = (list(map(min, seeds)), list(map(max, seeds))) if several else (None, None)
-        return cls(label, x, list(map(statistics.mean, seeds)), low, high, group, faint)
+        shown = seeds if any(len(values) > 1 for values in seeds) else ()
+        ends = list(map(min, shown)), list(map(max, shown))
+        return cls(label, x, list(map(statistics.mean, seeds)), *ends, group, faint)
 
 
 @dataclass(frozen=True)
@@ -161,14 +163,6 @@ class Missing:
     why: str
 
 
-class Range(NamedTuple):
-    """A value in the middle of several, and the least and the most of them."""
-
-    middle: float
-    low: float
-    high: float
-
-
 Cell = str | float | Range | None
 
 
@@ -227,6 +221,6 @@ def format_cell(cell: Cell) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Range):
-        spread = f" ({cell.low:.2f} to {cell.high:.2f})" if cell.low != cell.high else ""
-        return f"{cell.middle:.2f}{spread}"
+        spread = f" ({cell.least:.2f} to {cell.most:.2f})" if cell.least != cell.most else ""
+        return f"{cell.median:.2f}{spread}"
     return "–" if cell is None or math.isnan(cell) else f"{cell:.2f}"  # noqa: RUF001

@@ -209,9 +209,7 @@ def selection_probabilities(losses: NDArray[np.floating], beta: float) -> NDArra
     return probabilities
 
 
-def mean_losses(
-    seeds: Sequence[Sequence[Look]],
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def mean_losses(seeds: Sequence[Sequence[Look]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Computes each example's mean loss over all looks of all seeds.
 
     Returns:

@@ -1,6 +1,5 @@
 """Budget ratios: Traditional's budget for the same error over the method's."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
@@ -9,12 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from siftback import Memory
-from siftback.lab.figures.budget_ratios import (
-    LEAST_POINTS,
-    Bounded,
-    BudgetRatio,
-    budget_ratio,
-)
+from siftback.lab.figures.budget_ratios import Bounded, BudgetRatio, budget_ratio
 from siftback.lab.figures.curves import best_end
 from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
@@ -30,6 +24,9 @@ from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import Outcome, judge, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric, run_label
 from siftback.lab.strategies.table import library_name
+
+LEAST_POINTS = 5
+"""The fewest budgets of a curve."""
 
 LEAST = 0.97
 """The budget ratio below which it is worse than Traditional."""
@@ -218,12 +215,11 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             Experiment(title_of(first), first.metric, runs, ends, count_training_examples(first))
         )
     joined.sort(key=lambda experiment: experiment.title)
-    before: Counter[str] = Counter()
-    for number, (title, *_) in enumerate(joined):
-        before[title] += 1
-        if before[title] > 1:
-            joined[number] = joined[number]._replace(title=f"{title} ({before[title]})")
-    return joined
+    return [
+        item if number == 1 else item._replace(title=f"{title} ({number})")
+        for title, alike in groupby(joined, lambda experiment: experiment.title)
+        for number, item in enumerate(alike, start=1)
+    ]
 
 
 def title_of(comparison: Comparison) -> str:
@@ -237,19 +233,12 @@ def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
-    return [
-        group
-        for group in group_by_settings(comparisons, "budget", "evaluations", "device")
-        if len(
-            {
-                argument(comparison, "budget")
-                for comparison in group
-                if any(run.label == TRADITIONAL for run in comparison.runs)
-            }
-            - {None}
-        )
-        >= LEAST_POINTS
-    ]
+    groups = []
+    for group in group_by_settings(comparisons, "budget", "evaluations", "device"):
+        budgets = {argument(item, "budget") for item in group if TRADITIONAL in item.by_label()}
+        if len(budgets - {None}) >= LEAST_POINTS:
+            groups.append(group)
+    return groups
 
 
 def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:

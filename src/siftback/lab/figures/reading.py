@@ -14,7 +14,7 @@ from siftback.lab.records.comparison_record import (
     parse_evaluations,
 )
 from siftback.lab.records.folder import record_lines, record_names
-from siftback.lab.records.observations import damage, files
+from siftback.lab.records.observations import OBSERVED, damage
 from siftback.lab.records.run_summary import RunSummary, check_types, scoring_costs_of
 
 TABLE = ".parquet"  # what `siftback score`, `prune` and `suspects` write
@@ -51,7 +51,7 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     if not comparisons:
         names = ", ".join(map(str, folders)) or "nothing"
         raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
-    return [comparison for comparison in comparisons.values() if comparison is not None], problems
+    return [comparison for comparison in comparisons.values() if comparison], problems
 
 
 def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
@@ -75,11 +75,6 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
         else:
             runs.append(run)
-            problems += [
-                f"{folder.name}/{path.relative_to(folder)} is damaged, and left out ({why})"
-                for path in files(folder, run.record)
-                if (why := damage(path))
-            ]
     listed = {entry.get("record") for entry in entries if isinstance(entry, dict)}
     problems += [
         f"{folder.name}/{record} {_why_unlisted(folder, record)}, and left out"
@@ -87,9 +82,10 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         if record not in listed
     ]
     problems += [
-        f"{folder.name}/{SCORES_FOLDER}/{table.name} is damaged, and left out ({why})"
-        for table in sorted((folder / SCORES_FOLDER).glob("*.parquet"))
-        if (why := damage(table))
+        f"{folder.name}/{path.relative_to(folder)} is damaged, and left out ({why})"
+        for tables in (OBSERVED, SCORES_FOLDER)
+        for path in sorted((folder / tables).rglob(f"*{TABLE}"))
+        if (why := damage(path))
     ]
     return Comparison(folder, environment, runs, prices), problems
 

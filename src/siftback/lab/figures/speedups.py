@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from siftback.lab.figures.describe import Finding
-from siftback.lab.figures.figure import Range
 from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import TABLE_1_FACTORS, Axis, pair_seeds, read_runs, speedups
@@ -32,8 +31,7 @@ def table_1(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         faster_by_axis = [speedups(comparison, TABLE_1_FACTORS, axis) for axis in AXES]
         rows, faster_in_cost = [], {}
         for label in runs.label[runs.selective].unique():
-            reached = [faster for axis in faster_by_axis for faster in axis[label].values()]
-            cells = [None if faster is None else Range(*faster) for faster in reached]
+            cells = [faster for axis in faster_by_axis for faster in axis[label].values()]
             seeds = str(len(pair_seeds(runs, label, TRADITIONAL)))
             rows.append([label, heading, seeds, final if errors else metric.written(final), *cells])
             if (faster := faster_by_axis[1][label][nearest]) is not None:

@@ -4,16 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from siftback.lab.figures.drawing import save_pictures
-from siftback.lab.figures.figure import (
-    Analysis,
-    Figure,
-    Gallery,
-    Grid,
-    Missing,
-    Range,
-    format_cell,
-)
+from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing, format_cell
 from siftback.lab.records import tables
+from siftback.lab.records.frame import Range
 
 
 def write_analysis(analysis: Analysis, folder: Path) -> list[Path]:

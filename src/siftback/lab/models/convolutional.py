@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from siftback.lab.models.layers import (
     Layers,
@@ -14,6 +13,7 @@ from siftback.lab.models.layers import (
     conv_norm_relu,
     convolution,
     norm_layer,
+    norm_relu,
     norm_relu_conv,
 )
 
@@ -84,11 +84,9 @@ def pool_early(inputs: int, outputs: int, norm: str) -> Layers:
     return [
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
         nn.MaxPool2d(2),
-        norm_layer(norm, outputs),
-        nn.ReLU(inplace=True),
+        *norm_relu(norm, outputs),
         nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        norm_layer(norm, outputs),
-        nn.ReLU(inplace=True),
+        *norm_relu(norm, outputs),
     ]
 
 
@@ -207,24 +205,13 @@ def projection(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequenti
     return nn.Sequential(convolution(inputs, outputs, 1, stride), norm_layer(norm, outputs))
 
 
-class Padding(nn.Module):
-    """Every stride-th pixel, and channels of zeros after the input's.
+def padding(channels: int) -> nn.Sequential:
+    """Returns every other pixel, and channels of zeros after the input's.
 
     The shortcut without parameters, option A of He et al. 2016, section 4.2.
-
-    Args:
-        channels: Number of channels of zeros.
-        stride: Distance between the pixels.
     """
-
-    def __init__(self, channels: int, stride: int) -> None:
-        super().__init__()
-        self.channels, self.stride = channels, stride
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Returns the features [B, C + channels, ceil(H / stride), ceil(W / stride)]."""
-        smaller = features[:, :, :: self.stride, :: self.stride]
-        return F.pad(smaller, (0, 0, 0, 0, 0, self.channels))
+    zeros = nn.ConstantPad3d((0, 0, 0, 0, 0, channels), 0.0)
+    return nn.Sequential(nn.AvgPool2d(1, stride=2), zeros)
 
 
 class ResNet(nn.Sequential):
@@ -285,7 +272,7 @@ class SmallResNet(nn.Sequential):
         for outputs in (inputs, 2 * inputs, 4 * inputs):
             for _ in range(blocks):
                 wider = outputs != inputs
-                shortcut = Padding(outputs - inputs, 2) if wider else nn.Identity()
+                shortcut = padding(outputs - inputs) if wider else nn.Identity()
                 block = basic_layers(inputs, outputs, 2 if wider else 1, norm)
                 layers.append(Residual(block, shortcut))
                 inputs = outputs
@@ -318,12 +305,7 @@ class WideResNet(nn.Sequential):
                 stride = 2 if number and not block else 1
                 layers.append(WideBlock(inputs, outputs, stride, norm, dropout))
                 inputs = outputs
-        super().__init__(
-            *layers,
-            norm_layer(norm, inputs),
-            nn.ReLU(inplace=True),
-            *classifier(inputs, spec.classes),
-        )
+        super().__init__(*layers, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
 
 
 class WideBlock(nn.Module):
@@ -334,11 +316,10 @@ class WideBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str, dropout: float) -> None:
         super().__init__()
-        self.activation = nn.Sequential(norm_layer(norm, inputs), nn.ReLU(inplace=True))
+        self.activation = nn.Sequential(*norm_relu(norm, inputs))
         self.residual = nn.Sequential(
             convolution(inputs, outputs, stride=stride),
-            norm_layer(norm, outputs),
-            nn.ReLU(inplace=True),
+            *norm_relu(norm, outputs),
             nn.Dropout(dropout),
             convolution(outputs, outputs),
         )
@@ -379,12 +360,7 @@ class DenseNet(nn.Sequential):
             for _ in range(count):
                 stages.append(_Layer(inputs, growth, norm))
                 inputs += growth
-        super().__init__(
-            *stages,
-            norm_layer(norm, inputs),
-            nn.ReLU(inplace=True),
-            *classifier(inputs, spec.classes),
-        )
+        super().__init__(*stages, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
 
 
 class _Layer(nn.Module):
@@ -525,8 +501,7 @@ class _InvertedResidual(nn.Module):
         self.residual = nn.Sequential(
             *conv_norm_relu(norm, inputs, wide, 1),
             convolution(wide, wide, stride=stride, groups=wide),
-            norm_layer(norm, wide),
-            nn.ReLU(inplace=True),
+            *norm_relu(norm, wide),
             convolution(wide, outputs, 1),
             norm_layer(norm, outputs),
         )

@@ -75,26 +75,21 @@ def convolution(
     return layer
 
 
+def norm_relu(norm: str, channels: int) -> Layers:
+    """Returns the layers of a normalisation and a ReLU."""
+    return [norm_layer(norm, channels), nn.ReLU(inplace=True)]
+
+
 def conv_norm_relu(
     norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1
 ) -> Layers:
     """Returns the layers of a convolution, its normalisation and a ReLU."""
-    return [
-        convolution(inputs, outputs, kernel, stride),
-        norm_layer(norm, outputs),
-        nn.ReLU(inplace=True),
-    ]
+    return [convolution(inputs, outputs, kernel, stride), *norm_relu(norm, outputs)]
 
 
-def norm_relu_conv(
-    norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1
-) -> Layers:
+def norm_relu_conv(norm: str, inputs: int, outputs: int, kernel: int = 3) -> Layers:
     """Returns the layers of a normalisation, a ReLU and a convolution: pre-activation."""
-    return [
-        norm_layer(norm, inputs),
-        nn.ReLU(inplace=True),
-        convolution(inputs, outputs, kernel, stride),
-    ]
+    return [*norm_relu(norm, inputs), convolution(inputs, outputs, kernel)]
 
 
 def classifier(inputs: int, classes: int) -> Layers:

@@ -6,18 +6,19 @@ Each function takes the comparisons that a claim names, and its arguments. It ra
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.figure import Analysis, Figure, Grid, Missing, Range, Series
+from siftback.lab.figures.figure import Analysis, Figure, Grid, Missing, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.frame import (
     Axis,
+    Range,
     mean_and_spread,
     paired_differences,
     read_runs,
@@ -94,30 +95,28 @@ def left_out(comparisons: Comparisons, strategy: str) -> str:
 
 def equal_signs(comparisons: Comparisons) -> str:
     """Returns figure 5b's mean at the paper's tenth of a batch."""
-    _, signs = _figure("fig5", comparisons).views["10% of the batch"]
-    return f"{statistics.mean(_line(signs.series, 'highest losses').y):.0f} % on average"
+    signs = _series("fig5", comparisons, "10% of the batch", panel=1)
+    return f"{statistics.mean(signs['highest losses'].y):.0f} % on average"
 
 
 def cosines(comparisons: Comparisons) -> str:
     """Returns figure 5a's means at a tenth of a batch, after the first epoch."""
-    cosine, _ = _figure("fig5", comparisons).views["10% of the batch"]
+    lines = _series("fig5", comparisons, "10% of the batch")
     means = []
     for name in ("highest losses", "random"):
-        line = _line(cosine.series, name)
-        late = np.asarray(line.y)[np.asarray(line.x, float) > 1]
+        late = np.asarray(lines[name].y)[np.asarray(lines[name].x, float) > 1]
         means.append(f"{name} {late.mean():.2f}")
     return ", ".join(means)
 
 
 def at_percentile(comparisons: Comparisons, figure: str, percentile: float) -> str:
     """Returns figure 8's or 9's values at a percentile, of SB and of Traditional."""
-    (panel,) = _figure(figure, comparisons).views["percentile"]
-    lines = [
-        _line(panel.series, label)
-        for label in (_runs(comparisons[0], "sb").label.iloc[0], TRADITIONAL)
-    ]
-    values = [np.interp(percentile, np.asarray(line.x, float), line.y) for line in lines]
-    return f"SB {values[0]:.0f} %, Traditional {values[1]:.0f} %"
+    lines = _series(figure, comparisons, "percentile")
+    labels = _runs(comparisons[0], "sb").label.iloc[0], TRADITIONAL
+    sb, plain = (
+        np.interp(percentile, np.asarray(lines[label].x, float), lines[label].y) for label in labels
+    )
+    return f"SB {sb:.0f} %, Traditional {plain:.0f} %"
 
 
 def error_difference(comparisons: Comparisons, strategy: str, keep: float | None = None) -> str:
@@ -139,8 +138,8 @@ def filtered(comparisons: Comparisons, strategy: str) -> str:
 
 def pareto(comparisons: Comparisons) -> str:
     """Returns figure 14's shares of the Pareto-optimal points, in time."""
-    (panel,) = _figure("fig14", comparisons).views["time"]
-    optimal = {line.group: len(line.y) for line in panel.series if not line.faint}
+    lines = _series("fig14", comparisons, "time").values()
+    optimal = {line.group: len(line.y) for line in lines if not line.faint}
     families_of = {
         "SB and Stale-SB": ("sb", "stale-sb"),
         "Traditional": (TRADITIONAL,),
@@ -154,16 +153,15 @@ def pareto(comparisons: Comparisons) -> str:
 
 def variances(comparisons: Comparisons) -> str:
     """Returns figure 15's mean variance of an example's probability of selection, by strategy."""
-    *_, panel = _figure("fig15", comparisons).views["epoch"]
-    (spread,) = panel.series
+    (spread,) = _series("fig15", comparisons, "epoch", panel=-1).values()
     return ", ".join(f"{x} {y:.3f}" for x, y in zip(spread.x, spread.y, strict=True))
 
 
 def passes(comparisons: Comparisons) -> str:
     """Returns figure 18's backward over its forward, from the least to the most of the models."""
-    (panel,) = _figure("fig18", comparisons).views["time"]
-    forward, backward = (_line(panel.series, name).y for name in ("forward", "backward"))
-    ratios = [back / forth for forth, back in zip(forward, backward, strict=True)]
+    lines = _series("fig18", comparisons, "time")
+    pairs = zip(lines["forward"].y, lines["backward"].y, strict=True)
+    ratios = [backward / forward for forward, backward in pairs]
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
@@ -190,7 +188,7 @@ def epoch(comparisons: Comparisons, strategy: str, keep: float) -> str:
     *_, seconds, ratio = next(row for row in grid.rows if row[0] == label)
     assert isinstance(seconds, Range)
     assert isinstance(ratio, float)
-    return f"{seconds.middle:.2f} s, {ratio:.2f} of the baseline's"
+    return f"{seconds.median:.2f} s, {ratio:.2f} of the baseline's"
 
 
 def _draw(name: str, comparisons: Comparisons) -> Analysis:
@@ -200,17 +198,11 @@ def _draw(name: str, comparisons: Comparisons) -> Analysis:
     return analysis
 
 
-def _figure(name: str, comparisons: Comparisons) -> Figure:
+def _series(name: str, comparisons: Comparisons, view: str, panel: int = 0) -> dict[str, Series]:
+    """Returns the series of a panel of a figure by their labels."""
     figure = _draw(name, comparisons)
     assert isinstance(figure, Figure)
-    return figure
-
-
-def _line(lines: Iterable[Series], label: str) -> Series:
-    for line in lines:
-        if line.label == label:
-            return line
-    raise NotRecordedError(f"no {label}")
+    return {series.label: series for series in figure.views[view][panel].series}
 
 
 def _runs(comparison: Comparison, strategy: str, keep: float | None = None) -> pd.DataFrame:

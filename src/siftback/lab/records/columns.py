@@ -46,12 +46,9 @@ def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
             f"{path} cannot be read as a Parquet file ({error}): give one of {writer}"
         ) from None
     try:
-        metadata = json.loads((table.schema.metadata or {})[b"siftback"])
-    except (KeyError, ValueError):
-        metadata = None
-    if not isinstance(metadata, dict):
-        raise ConfigError(f"{path} does not say how it was made: give a file of {writer}")
-    return table, metadata
+        return table, dict(json.loads((table.schema.metadata or {})[b"siftback"]))
+    except (LookupError, ValueError, TypeError):
+        raise ConfigError(f"{path} does not say how it was made: give a file of {writer}") from None
 
 
 def column_of(table: pa.Table, name: str) -> Tensor:

@@ -267,11 +267,6 @@ class Comparison:
         """The processors or devices that a configuration's runs were measured on."""
         return " and ".join(sorted({self.machine_of(r) for r in self.runs if r.label == label}))
 
-    @property
-    def machines(self) -> set[str]:
-        """The processors or devices that its runs were measured on."""
-        return set(map(self.machine_of, self.runs))
-
     def machine_of(self, run: RunSummary) -> str:
         """Returns the machine of a run: what its file names, or where the comparison began."""
         try:

@@ -207,35 +207,28 @@ def pack(folder: Path) -> int:
     with locked(folder) as is_ours:
         if not is_ours:
             raise ConfigError(f"{folder} is being trained in: pack it once that has ended")
-        return _pack(folder)
-
-
-def _pack(folder: Path) -> int:
-    try:
-        _packed_in(folder)
-    except ValueError as error:
-        raise ConfigError(f"{error}: restore {folder / PACKED}, or remove it") from error
-    records = {name: record_lines(folder, name) for name in record_names(folder)}
-    ended = {
-        name: lines for name, lines in records.items() if entry_of(lines, -1).get("kind") == "end"
-    }
-    if not ended:
-        return 0
-    unpacked = [folder / name for name in ended if (folder / name).exists()]
-    packed, content = folder / PACKED, _compressed(_written(ended))
-    if unpacked or packed.read_bytes() != content:
-        with atomic_write(packed) as path:
-            path.write_bytes(content)
-        for moved in unpacked:
-            moved.unlink()
-        if unpacked and not any((folder / RECORDS).iterdir()):
-            (folder / RECORDS).rmdir()
-    return len(unpacked)
-
-
-def _compressed(text: str) -> bytes:
-    # Without the time, so that the same records are the same bytes.
-    return gzip.compress(text.encode(), mtime=0)
+        try:
+            _packed_in(folder)
+        except ValueError as error:
+            raise ConfigError(f"{error}: restore {folder / PACKED}, or remove it") from error
+        ended = {
+            name: lines
+            for name in record_names(folder)
+            if entry_of(lines := record_lines(folder, name), -1).get("kind") == "end"
+        }
+        if not ended:
+            return 0
+        unpacked = [folder / name for name in ended if (folder / name).exists()]
+        # Without the time, so that the same records are the same bytes.
+        packed, content = folder / PACKED, gzip.compress(_written(ended).encode(), mtime=0)
+        if unpacked or packed.read_bytes() != content:
+            with atomic_write(packed) as path:
+                path.write_bytes(content)
+            for moved in unpacked:
+                moved.unlink()
+            if unpacked and not any((folder / RECORDS).iterdir()):
+                (folder / RECORDS).rmdir()
+        return len(unpacked)
 
 
 def _written(runs: Mapping[str, Sequence[str]]) -> str:
@@ -307,4 +300,4 @@ def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
                 header["environment"] = _merged(shared, header["environment"])
                 line = json.dumps(header)
         by_name.setdefault(name, []).append(line)
-    return {name: lines for name, lines in by_name.items() if name is not None}
+    return {name: lines for name, lines in by_name.items() if name}

@@ -66,13 +66,13 @@ class MeanAndSpread(NamedTuple):
         return mean if self.spread is None else f"{mean} ± {format(self.spread, spec.lstrip('+'))}"
 
 
-class SpeedUp(NamedTuple):
-    """Ratios of Traditional's amount to a configuration's at a target, over the seeds.
+class Range(NamedTuple):
+    """Several values by the one in their middle, such as the speed-ups of the seeds.
 
     Attributes:
         median: The median; it is what is meant where a speed-up is one number.
-        least: The least of all seeds.
-        most: The most of all seeds.
+        least: The least of all.
+        most: The most of all.
     """
 
     median: float
@@ -329,10 +329,8 @@ def crossing(heights: Sequence[float], target: float) -> float:
 
 
 def speedups(
-    comparison: Comparison,
-    factors: Sequence[float] = TABLE_1_FACTORS,
-    axis: Axis = "seconds",
-) -> dict[str, dict[float, SpeedUp | None]]:
+    comparison: Comparison, factors: Sequence[float] = TABLE_1_FACTORS, axis: Axis = "seconds"
+) -> dict[str, dict[float, Range | None]]:
     """Computes how much sooner each configuration came near Traditional's final error.
 
     This is the only definition of a speed-up, after table 1 of Jiang et al. 2019: the table
@@ -373,7 +371,7 @@ def speedups(
         # NumPy gives NaN for NaN, but of a single evaluation its amount.
         return float(np.interp(number, range(len(amounts)), amounts)) if number >= 0 else math.nan
 
-    def speedup(pairs: Sequence[tuple[str, str, float]], factor: float) -> SpeedUp | None:
+    def speedup(pairs: Sequence[tuple[str, str, float]], factor: float) -> Range | None:
         amounts = [
             (spent(base, factor * final), spent(record, factor * final))
             for record, base, final in pairs
@@ -382,10 +380,10 @@ def speedups(
         if not amounts or not np.all(np.array(amounts) > 0):
             return None
         ratios = [plain / amount for plain, amount in amounts]
-        return SpeedUp(statistics.median(ratios), min(ratios), max(ratios))
+        return Range(statistics.median(ratios), min(ratios), max(ratios))
 
     machine = machine_of(runs, TRADITIONAL)
-    by_label: dict[str, dict[float, SpeedUp | None]] = {}
+    by_label: dict[str, dict[float, Range | None]] = {}
     for label in dict.fromkeys(runs.label):
         pairs: list[tuple[str, str, float]] = []
         if axis != "seconds" or machine_of(runs, label) == machine:

@@ -86,17 +86,12 @@ def looks(folder: Path, record: str, kind: str) -> list[Look]:
         kind: One of `KINDS`.
     """
     observations = []
-    for path in files(folder, record, kind):
+    for path in sorted(folder_of(folder, record).glob(f"{kind}-*.parquet")):
         try:
             observations.append(_read(path))
         except _DAMAGED:
             continue
     return observations
-
-
-def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
-    """A run's files, of one kind or of all, in the order of its steps."""
-    return sorted(folder_of(folder, record).glob(f"{kind}-*.parquet"))
 
 
 def damage(path: Path) -> str | None:
@@ -121,9 +116,10 @@ def write_look(path: Path, epoch: float, columns: dict[str, Any]) -> None:
     Args:
         path: The file.
         epoch: Epochs of source examples done.
-        columns: The other columns by name, of one length.
+        columns: The other columns by name, of one length: arrays, tensors or lists.
     """
-    count = len(next(iter(columns.values())))
-    table = pa.table({"epoch": np.full(count, epoch), **columns})
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    count = len(next(iter(arrays.values())))
+    table = pa.table({"epoch": np.full(count, epoch), **arrays})
     with atomic_write(path) as whole:
         parquet.write_table(table, whole, compression="zstd")

@@ -46,7 +46,6 @@ def terminal(
     *,
     title: str | None = None,
     caption: str | None = None,
-    headers: Mapping[str, str] | None = None,
     wrapped: Collection[str] | None = None,
 ) -> Table:
     """Rows as a table for a terminal: words at the left, numbers at the right.
@@ -55,7 +54,6 @@ def terminal(
         rows: The rows.
         title: What is above the table.
         caption: What is below it.
-        headers: Shorter headers, by the names of columns.
         wrapped: Columns whose cells may take several lines; by default all of words.
     """
     table = Table(
@@ -73,7 +71,7 @@ def terminal(
     for column, (name, left) in enumerate(zip(columns, worded(cells), strict=True)):
         words = left or column == 0
         table.add_column(
-            Text((headers or {}).get(name, name)),
+            Text(name),
             justify="left" if words else "right",
             overflow="fold",
             no_wrap=not words if wrapped is None else name not in wrapped,

@@ -65,8 +65,7 @@ def chart_json(figure: Figure, shared: Styles, strategy_of: Mapping[str, str]) -
         del entry["group"]
         entry["strategy"] = strategy_of.get(group, strategy_of.get(label))
         for name in ("x", "y", "low", "high"):
-            if entry[name] is not None:
-                entry[name] = [round_value(value) for value in entry[name]]
+            entry[name] = [round_value(value) for value in entry[name]]
         return entry
 
     views = {

@@ -12,7 +12,7 @@ from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments, m
 from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
-from siftback.lab.records.tables import Rows, markdown
+from siftback.lab.records.tables import markdown
 from siftback.lab.report.measurements_page import rows_of
 from siftback.lab.report.results_page import BENCHMARKS
 
@@ -58,7 +58,7 @@ def write_table(
         raise ConfigError(
             f"{page}: there are no budget ratios of {DEFAULT_LABEL}. Record some: siftback run pays"
         )
-    _fill(page, MARKS, rows)
+    fill(page, MARKS, markdown(rows))
 
 
 def seconds_of_steps(results: Path) -> dict[str, float]:
@@ -86,7 +86,7 @@ def write_papers(results: Path, page: Path) -> None:
         results: As for `siftback.lab.papers.beside`.
         page: A Markdown file that has the marks `PAPERS`, once each.
     """
-    _fill(page, PAPERS, by_recipe(results))
+    fill(page, PAPERS, markdown(by_recipe(results)))
 
 
 def has_marks(page: Path, marks: tuple[str, str]) -> bool:
@@ -95,10 +95,10 @@ def has_marks(page: Path, marks: tuple[str, str]) -> bool:
     return all(text.count(mark) == 1 for mark in marks)
 
 
-def _fill(page: Path, marks: tuple[str, str], rows: Rows) -> None:
-    """Writes a table into a page between its marks."""
-    text = put_between(page.read_text(encoding="utf-8"), marks, f"\n{markdown(rows)}\n\n")
-    page.write_text(text, encoding="utf-8")
+def fill(page: Path, marks: tuple[str, str], text: str) -> None:
+    """Writes a text into a page in place of what stands between two marks."""
+    filled = put_between(page.read_text(encoding="utf-8"), marks, f"\n{text}\n\n")
+    page.write_text(filled, encoding="utf-8")
 
 
 def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:

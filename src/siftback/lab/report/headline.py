@@ -20,7 +20,7 @@ from siftback.lab.figures.pays import (
 )
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.report.front import BUDGET, ending_of, has_marks, put_between
+from siftback.lab.report.front import BUDGET, ending_of, fill, has_marks
 from siftback.lab.strategies.table import library_name
 
 # What is shown: the title of an experiment, a method of it, and a budget in epochs.
@@ -53,8 +53,7 @@ def write_paragraphs(comparisons: Sequence[Comparison], results: Path, page: Pat
     for name, describe in paragraphs.items():
         marks = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
         if has_marks(page, marks):
-            text = page.read_text(encoding="utf-8")
-            page.write_text(put_between(text, marks, f"\n{describe()}\n\n"), encoding="utf-8")
+            fill(page, marks, describe())
 
 
 def find_saving(ratios: Sequence[MethodRatio]) -> MethodRatio:

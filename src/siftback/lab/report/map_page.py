@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.budget_map import default_ratios
 from siftback.lab.figures.drawing import render
@@ -19,10 +18,15 @@ from siftback.lab.figures.writing import format_rows
 from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted
-from siftback.lab.records.tables import markdown, pivot
-from siftback.lab.report.embedding import read_templates
+from siftback.lab.records.tables import pivot
 from siftback.lab.report.measurements_page import rows_of
-from siftback.lab.report.results_page import BENCHMARKS, MAP, comparisons_of, link_to, read_within
+from siftback.lab.report.results_page import (
+    BENCHMARKS,
+    MAP,
+    comparisons_of,
+    read_within,
+    write_from_template,
+)
 from siftback.lab.strategies.table import library_name
 
 PICTURE = "map.svg"
@@ -37,41 +41,31 @@ def write_map(results: Path, page: Path) -> list[Path]:
 
     Returns:
         The files.
-
-    Raises:
-        ConfigError: If there is no such folder.
     """
-    if not results.is_dir():
-        raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     of_map, damaged = read_within([results / MAP])
     others, _ = comparisons_of(results)
     on_map = experiments(of_map)
     worst = ANALYSES["worst"]([*of_map, *others])
     figure = picture_of(ANALYSES["map"]([*of_map, *others]))
-    recipe = find_recipe(MAP)
-    text = (
-        read_templates(markdown=markdown)
-        .get_template("map.md.j2")
-        .render(
-            name=results.name,
-            link=link_to(results, page),
-            recipe=recipe,
-            picture=PICTURE if figure else "",
-            alt=figure.alt if figure else "",
-            sentences=figure.sentences if figure else [],
-            of_map=by_budget(default_ratios(on_map)),
-            machines=" and ".join(sorted({name for item in on_map for name in item.runs.machine})),
-            of_others=by_budget(default_ratios(experiments(others))),
-            forecasts=forecasts_of(results / BENCHMARKS),
-            worst=worst.sentences if isinstance(worst, Grid) else [],
-            worst_rows=format_rows(worst) if isinstance(worst, Grid) else [],
-            missing=missing_of(of_map),
-            damaged=damaged,
-        )
+    write_from_template(
+        "map.md.j2",
+        results,
+        page,
+        {},
+        recipe=find_recipe(MAP),
+        picture=PICTURE if figure else "",
+        alt=figure.alt if figure else "",
+        sentences=figure.sentences if figure else [],
+        of_map=by_budget(default_ratios(on_map)),
+        machines=" and ".join(sorted({name for item in on_map for name in item.runs.machine})),
+        of_others=by_budget(default_ratios(experiments(others))),
+        forecasts=forecasts_of(results / BENCHMARKS),
+        worst=worst.sentences if isinstance(worst, Grid) else [],
+        worst_rows=format_rows(worst) if isinstance(worst, Grid) else [],
+        missing=missing_of(of_map),
+        damaged=damaged,
     )
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
-    if figure is None:
+    if not figure:
         return [page]
     picture = page.with_name(PICTURE)
     picture.write_bytes(render(figure, "svg"))
@@ -116,13 +110,14 @@ def forecasts_of(folder: Path) -> list[dict[str, str]]:
     Args:
         folder: Holds the records of the benchmarks.
     """
-    cells = []
-    for row in rows_of(folder, "Forecasts", "forecast", "measured over forecast"):
-        missed = row["met"] is False
-        text = f"{row['measured']:.2f}"
-        names = {"model, data and budget": row["setting"]}
-        cells.append((names, row["what"], f"**{text}**" if missed else text))
-    return pivot(cells)
+    return pivot(
+        (
+            {"model, data and budget": row["setting"]},
+            row["what"],
+            f"**{row['measured']:.2f}**" if row["met"] is False else f"{row['measured']:.2f}",
+        )
+        for row in rows_of(folder, "Forecasts", "forecast", "measured over forecast")
+    )
 
 
 def missing_of(recorded: Sequence[Comparison]) -> str:

@@ -10,22 +10,26 @@ from typing import Any
 
 import pandas as pd
 
-from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.figure import Grid
+from siftback.lab.figures.titles import PLAN
 from siftback.lab.figures.writing import format_rows
-from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
+from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE
 from siftback.lab.records.formatting import NOT_REACHED, counted, facts_line, listed
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.summary_table import suspected
-from siftback.lab.records.tables import markdown, pivot
-from siftback.lab.report.embedding import read_templates
-from siftback.lab.report.results_page import BENCHMARKS, RARE, TUNING, link_to, read_within, written
+from siftback.lab.records.tables import pivot
+from siftback.lab.report.results_page import (
+    BENCHMARKS,
+    RARE,
+    TUNING,
+    read_within,
+    write_from_template,
+    written,
+)
 
 # Of the settings that all tuning shares, those that the page has.
 _SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
-# What a row of tuning says in columns of its own.
-_PLAN = ("strategies", "keeps", "seeds", "matched")
 
 
 def write_measurements(results: Path, page: Path) -> None:
@@ -36,12 +40,7 @@ def write_measurements(results: Path, page: Path) -> None:
             ``tuning/`` comparisons that settings were chosen by, those of learning rates in a
             folder of their own.
         page: The Markdown file to write; its links are relative to its folder.
-
-    Raises:
-        ConfigError: If there is no such folder.
     """
-    if not results.is_dir():
-        raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     benchmarks, damaged_benchmarks = benchmarks_of(results / BENCHMARKS)
     at_rates, damaged_rates = read_within(
         path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
@@ -49,12 +48,14 @@ def write_measurements(results: Path, page: Path) -> None:
     rates = ANALYSES["rates"](at_rates)
     of_rare, damaged_rare = read_within([results / RARE])
     rare = ANALYSES["rare"](of_rare)
+    rare_rows = format_rows(rare) if isinstance(rare, Grid) else []
     shared, tuned, damaged_tuning = _tuning(results / TUNING)
-    templates = read_templates(markdown=markdown, goals=_goals)
-    text = templates.get_template("measurements.md.j2").render(
-        name=results.name,
-        link=link_to(results, page),
-        rare=_with_calls(format_rows(rare)) if isinstance(rare, Grid) else [],
+    write_from_template(
+        "measurements.md.j2",
+        results,
+        page,
+        {"goals": _goals},
+        rare=[row | {"method": written(row["method"])} for row in rare_rows],
         damaged_rare=damaged_rare,
         benchmarks=benchmarks,
         damaged_benchmarks=damaged_benchmarks,
@@ -64,8 +65,6 @@ def write_measurements(results: Path, page: Path) -> None:
         tuned=tuned,
         damaged_tuning=damaged_tuning,
     )
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
 
 
 def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -81,17 +80,10 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for path in sorted(folder.glob("*.json")):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            rows = [
-                {key: row[key] for key in ("setting", "what", "measured", "goal", "met")}
-                for row in record["rows"]
-            ]
-            benchmarks.append(
-                {
-                    "title": str(record["title"]),
-                    "environment": dict(record.get("environment") or {}),
-                    "rows": rows,
-                }
-            )
+            keys = ("setting", "what", "measured", "goal", "met")
+            rows = [{key: row[key] for key in keys} for row in record["rows"]]
+            title, environment = str(record["title"]), dict(record.get("environment") or {})
+            benchmarks.append({"title": title, "environment": environment, "rows": rows})
         except UNREADABLE as error:
             problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
     return benchmarks, problems
@@ -107,11 +99,6 @@ def rows_of(folder: Path, title: str, *names: str) -> list[dict[str, Any]]:
     """
     titled = [record for record in benchmarks_of(folder)[0] if record["title"].startswith(title)]
     return [row for record in titled for row in record["rows"] if row["what"] in names]
-
-
-def _with_calls(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Writes the methods of rows as calls of the library."""
-    return [{**row, "method": written(row["method"])} for row in rows]
 
 
 def _by_rule(rates: Grid) -> list[dict[str, str]]:
@@ -149,25 +136,18 @@ def _tuning(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]], list[st
         Of the settings that all share those that the page has; a row for each configuration with
         the settings that are its own; and what is damaged, a line each.
     """
-    comparisons, settings, problems = [], [], []
-    for summary in sorted(folder.glob(f"*/{SUMMARY}")):
-        try:
-            comparison = Comparison.read(summary.parent)
-            settings.append(dict(comparison.environment["arguments"]))
-            comparisons.append(comparison)
-        except UNREADABLE as error:
-            name = f"{folder.name}/{summary.parent.name}"
-            problems.append(f"{name} is damaged, and left out ({type(error).__name__})")
+    comparisons, problems = read_within(summary.parent for summary in folder.glob(f"*/{SUMMARY}"))
+    settings = [comparison.environment.get("arguments") or {} for comparison in comparisons]
     shared = {
         name: value
         for name, value in (settings[0] if settings else {}).items()
-        if name not in _PLAN and all(other.get(name) == value for other in settings)
+        if name not in PLAN and all(other.get(name) == value for other in settings)
     }
     errors = all(comparison.metric.name == "error" for comparison in comparisons)
     judged = "error on held-out examples, %" if errors else "error, %, or loss, held-out examples"
     rows = []
     for comparison, arguments in zip(comparisons, settings, strict=True):
-        differing = {k: v for k, v in arguments.items() if k not in shared and k not in _PLAN}
+        differing = {k: v for k, v in arguments.items() if k not in shared and k not in PLAN}
         for label, runs in read_runs(comparison).groupby("label", sort=False):
             row = {
                 "comparison": comparison.folder.name,

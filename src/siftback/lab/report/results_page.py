@@ -5,20 +5,19 @@ read: :mod:`siftback.lab.report.measurements_page` and the report (:mod:`siftbac
 have the rest.
 """
 
-import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
-
-import pandas as pd
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.noise import NoisyEnd, noisy_ends, with_wrong_labels
+from siftback.lab.figures.noise import noisy_ends, with_wrong_labels
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent
@@ -72,10 +71,11 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     everything = verdicts(comparisons)
     main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
     methods = method_ratios(experiments(comparisons))
-    templates = read_templates(markdown=markdown, counted=counted, tally=tally)
-    text = templates.get_template("results.md.j2").render(
-        name=results.name,
-        link=link_to(results, page),
+    write_from_template(
+        "results.md.j2",
+        results,
+        page,
+        {"counted": counted, "tally": tally},
         ratios=ANALYSES["pays"](comparisons),
         several_budgets=_several_budgets(methods),
         single_budgets=_single_budgets(methods),
@@ -88,14 +88,30 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         extent=describe_extent([item for name, item in named(others) if name in compared]),
         damaged=damaged,
     )
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
     return comparisons
 
 
-def link_to(results: Path, page: Path) -> str:
-    """Returns the address of a folder of results from a page."""
-    return f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
+def write_from_template(
+    template: str,
+    results: Path,
+    page: Path,
+    filters: Mapping[str, Callable[..., Any]],
+    **values: Any,
+) -> None:
+    """Writes a page about a folder of results.
+
+    Args:
+        template: Name of its template.
+        results: The folder, whose name and address from the page the template has.
+        page: The Markdown file to write.
+        filters: Functions that the template uses, beside `markdown`.
+        values: What else it has.
+    """
+    link = f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
+    templates = read_templates(markdown=markdown, **filters)
+    text = templates.get_template(template).render(name=results.name, link=link, **values)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
 
 
 def written(label: str) -> str:
@@ -143,19 +159,13 @@ def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
     Args:
         judged: Verdicts with a baseline.
     """
-    table = pd.DataFrame(
-        [
-            (verdict.data, verdict.strategy, verdict.comparison, abs(verdict.keep - 0.5))
-            for verdict in judged
-        ],
-        columns=["data", "strategy", "comparison", "from_half"],
-    )
-    table["cost"] = [verdict.budget.cost if verdict.budget else 0.0 for verdict in judged]
-    table["longest"] = table.groupby("comparison").cost.transform("max")
+    longest: dict[str, float] = {}
+    for verdict in judged:
+        longest[verdict.comparison] = max(verdict.cost, longest.get(verdict.comparison, 0.0))
     # A stable sort, so that of equals the first stays.
-    ranked = table.sort_values(["longest", "from_half"], ascending=[False, True], kind="stable")
-    first = ranked.drop_duplicates(["data", "strategy"]).index
-    return [judged[number] for number in sorted(first)]
+    ranked = sorted(judged, key=lambda item: (-longest[item.comparison], abs(item.keep - 0.5)))
+    main = {(verdict.data, verdict.strategy): verdict for verdict in reversed(ranked)}
+    return [verdict for verdict in judged if verdict is main[verdict.data, verdict.strategy]]
 
 
 def _several_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
@@ -194,21 +204,20 @@ def _with_interval(end: MethodRatio) -> str:
     return end.words if end.ratio.flat else f"{end.words} ({end.ratio.interval})"
 
 
-def _by_method(noisy: Sequence[NoisyEnd]) -> list[dict[str, str]]:
+def _by_method(noisy: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Lays out ends with wrong labels: a row for each share of them, a column for each method."""
-    blank = {written(end.label): "" for end in noisy}
+    blank = {written(end["label"]): "" for end in noisy}
     rows = []
-    for (data, wrong), group in groupby(noisy, lambda end: (end.task, end.wrong)):
+    for (data, wrong), group in groupby(noisy, itemgetter("task", "wrong")):
         ends = list(group)
-        row = {"data and model": data, "wrong labels": f"{wrong:.0%}", "seeds": str(ends[0].seeds)}
-        row |= {"Traditional": ends[0].metric.written(ends[0].baseline)} | blank
+        row = {"data and model": data, "wrong labels": f"{wrong:.0%}"}
+        row |= {"seeds": str(ends[0]["seeds"]), "Traditional": ends[0]["baseline"]} | blank
         for end in ends:
-            row[written(end.label)] = (
-                f"{end.difference:+.2f}{end.interval and f' ({end.interval})'}"
-            )
-            rates = [f"{rate:.2f}" for rate in (end.precision, end.recall) if not math.isnan(rate)]
-            if end.guarded:
-                row[f"precision / recall of {written(end.label)}"] = " / ".join(rates)
+            name, within = written(end["label"]), end["interval"]
+            row[name] = end["difference"] + (f" ({within})" if within else "")
+            rates = [f"{end[rate]:.2f}" for rate in ("precision", "recall") if end[rate] >= 0]
+            if end["guarded"]:
+                row[f"precision / recall of {name}"] = " / ".join(rates)
         rows.append(row)
     return rows
 

@@ -4,9 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from siftback.lab.figures.titles import argument, noun_of, setup
+from siftback.lab.figures.titles import setup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted
 from siftback.lab.records.frame import (
@@ -38,33 +37,6 @@ FALSE_DISCOVERIES = 1 - CONFIDENCE
 """The share of wrong ones expected among the verdicts that a summary says remain."""
 
 
-class Budget(NamedTuple):
-    """The budget of a selective configuration and its baseline.
-
-    Attributes:
-        cost: In forwards of one example, a backward being two: what the baseline spent, the mean
-            over the seeds.
-        epochs: How many epochs of the baseline that is.
-        examples: Of how many training examples; None for the whole data set.
-        noun: What they are called.
-    """
-
-    cost: float
-    epochs: float
-    examples: int | None
-    noun: str = "images"
-
-    def __str__(self) -> str:
-        """In words.
-
-        >>> str(Budget(30_000.0, 2.504, 4000)), str(Budget(150_000.0, 1.0, None))
-        ('2.5 epochs of 4,000 images', '1 epoch')
-        """
-        length = f"{self.epochs:.2g}"
-        length += " epoch" if length == "1" else " epochs"
-        return f"{length} of {self.examples:,} {self.noun}" if self.examples else length
-
-
 @dataclass(frozen=True)
 class Verdict:
     """The result of a selective configuration of a comparison, beside its baseline.
@@ -77,7 +49,8 @@ class Verdict:
         keep: The share that it was asked to keep.
         label: The configuration.
         baseline: Traditional of the same budget; None where there is no such run.
-        budget: What both may spend; None without a baseline.
+        cost: What the baseline spent, in forwards of one example, a backward being two: the mean
+            over the seeds, NaN without a baseline.
         metric: What it was judged by.
         differences: Its final test error less the baseline's, in percentage points, for each
             seed that both ran; of a language model its final test loss less, in nats.
@@ -96,7 +69,7 @@ class Verdict:
     keep: float
     label: str
     baseline: str | None
-    budget: Budget | None
+    cost: float
     metric: Metric
     differences: Sequence[float]
     seconds: float | None
@@ -259,7 +232,7 @@ def headline(verdicts_shown: Sequence[Verdict]) -> str:
 
 def describe_remaining(verdicts_shown: Sequence[Verdict]) -> str:
     """Says as a clause how many verdicts `remaining` leaves."""
-    tested = sum(verdict.interval is not None for verdict in verdicts_shown)
+    tested = sum(bool(verdict.interval) for verdict in verdicts_shown)
     held = [verdict.outcome for verdict in remaining(verdicts_shown)]
     return (
         f"{held.count('paid')} of those that paid and {held.count('worse')} of those that are "
@@ -305,11 +278,7 @@ def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
     """Yields the verdict on each selective configuration of a comparison."""
     runs = read_runs(comparison)
     for run in runs[runs.selective].drop_duplicates("label").itertuples():
-        baseline, budget = same_budget(runs, run.label), None
-        if baseline:
-            cost, epochs = runs[runs.label == baseline][["cost_forward_units", "epochs"]].mean()
-            limit = argument(comparison, "train_limit")
-            budget = Budget(cost, epochs, limit, noun_of(comparison))
+        baseline = same_budget(runs, run.label)
         whole = "" if baseline == TRADITIONAL else TRADITIONAL
         yield Verdict(
             comparison=name,
@@ -319,7 +288,7 @@ def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
             keep=run.keep_asked,
             label=run.label,
             baseline=baseline,
-            budget=budget,
+            cost=runs.cost_forward_units[runs.label == baseline].mean(),
             metric=comparison.metric,
             differences=paired_differences(runs, run.label, baseline or ""),
             seconds=mean_ratio(runs, run.label, baseline or "", "seconds_train"),

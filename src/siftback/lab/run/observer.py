@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,16 +59,12 @@ class Observer:
         count = len(data.train_labels)
         self._indices = torch.arange(count) if indices is None else indices
         self._step = 0  # of the last look
+        size = min(settings.batch_size, count)
         self._stream = BatchStream(
-            data,
-            min(settings.batch_size, count),
-            0,
-            device=self._device,
-            channels_last=settings.channels_last,
+            data, size, 0, device=self._device, channels_last=settings.channels_last
         )
         # Some data sets are sorted by class, so that the first examples are of one.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-        size = self._stream.batch_size
         self._sample = torch.split(order[: BATCHES * size], size)
 
     def evaluation(self, model: nn.Module, epoch: float, step: int, uses: Tensor | None) -> None:
@@ -80,7 +76,10 @@ class Observer:
             step: Optimizer steps done, of which the files are named.
             uses: float[N], how often each training example was trained on so far; for losses.
         """
-        forward = cache(lambda: self._forward(model, self._training_batches()))
+        rows = torch.split(
+            torch.arange(len(self._indices)), evaluation_batch_size(self._settings, self._data)
+        )
+        forward = cache(lambda: self._forward(model, map(self._stream.plain_of, rows)))
         for kind in self.kinds:
             started = time.perf_counter()
             if kind == "gradients":
@@ -90,11 +89,7 @@ class Observer:
                 columns = {"index": self._indices, "loss": forward()[0], "uses": uses.int()}
             else:
                 columns = self._confidence(model, forward())
-            arrays = {
-                name: column.numpy() if isinstance(column, Tensor) else column
-                for name, column in columns.items()
-            }
-            write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, arrays)
+            write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, columns)
             self.seconds[kind] += time.perf_counter() - started
         self._step = step
 
@@ -113,10 +108,6 @@ class Observer:
         self._step = state["step"]
         self.seconds |= state["seconds"]
         self.forget(self._step)
-
-    def _training_batches(self) -> Iterator[Batch]:
-        size = evaluation_batch_size(self._settings, self._data)
-        return map(self._stream.plain_of, torch.split(torch.arange(len(self._indices)), size))
 
     @torch.no_grad()
     def _forward(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:

@@ -137,7 +137,7 @@
   /** Returns a series as Plotly's traces: the band of its spread, and itself. */
   function traces(series, kind, palette) {
     const shade = colour(series, palette);
-    const spread = series.low && series.high;
+    const spread = series.low.length > 0;
     const lying = isLying(series, kind);
     const [name, value] = lying ? ["%{y}", "%{x:.4~g}"] : ["%{x}", "%{y:.4~g}"];
     const shared = {
@@ -335,7 +335,7 @@
           name.scope = "row";
           name.textContent = series.label;
           row.append(name);
-          const cells = [panel.title, x, series.y[index], series.low?.[index], series.high?.[index]];
+          const cells = [panel.title, x, series.y[index], series.low[index], series.high[index]];
           for (const value of cells) {
             row.insertCell().textContent = typeof value === "number" ? number(value) : (value ?? "");
           }

@@ -66,7 +66,7 @@ def test_where_loading_bounds_training_choosing_before_reading_comes_first():
     assert found.advice == Advice("sb-memory", 1 / 3, Bound.LOADING, None)
     saved = 1 - 1 / found.memory.training
     assert found.line.startswith(f"{MEMORY_CALL}: it saves {saved:.0%} of the time of 10 epochs")
-    assert found.text.startswith("sb-memory chooses before reading")
+    assert found.text.startswith("It chooses before reading")
     assert "Do not use a scoring pass here: loading takes 4e+03 ms per batch" in found.text
 
 
@@ -99,7 +99,7 @@ def test_where_everything_is_read_scores_come_first_and_the_text_says_what_would
     assert found.advice == Advice("sb", 1 / 3, None, "sb")
     assert found.line.startswith("Write SelectiveLoader(loader, model, loss_fn, keep=0.33): it")
     assert found.text.startswith("Try sb, the fastest")
-    assert "Over a map-style data set, sb-memory would choose before reading" in found.text
+    assert "Over a map-style data set, Memory() would choose before reading" in found.text
 
 
 @pytest.mark.parametrize(("correlation", "best"), [(0.95, "sb-cheap"), (0.5, "sb"), (None, "sb")])

@@ -24,7 +24,7 @@ from siftback.cli.options import (
 )
 from siftback.errors import ConfigError
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.settings import SETTINGS, parse_numbers
+from siftback.lab.settings import SETTINGS, parse_names, parse_numbers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,7 +63,8 @@ def compare_command(
     each strategy that selects: whether it paid, beside Traditional of the same cost.
 
     Args:
-        strategies: Names, separated by commas; sb@0.5 has a share to keep of its own.
+        strategies: Names or calls, separated by commas: 'traditional,Memory()'; sb@0.5 has a
+            share to keep of its own.
         keep: Shares of the examples to keep, separated by commas; 0.33 by default.
         seed: Seeds, separated by commas; by default 0,1,2 where a run takes less than about a
             minute, and otherwise 0.
@@ -74,7 +75,7 @@ def compare_command(
 
     plan = Plan(
         settings_of(values),
-        strategies=[name.strip() for name in strategies.split(",")],
+        strategies=parse_names(strategies),
         keeps=keeps_of(keep, beta),
         seeds=[0] if seed is None else parse_seeds(seed),
         matched=not no_matched,
@@ -105,7 +106,7 @@ def train_command(
     They are in weights.pt, in the folder of --out.
 
     Args:
-        strategy: Name of the strategy.
+        strategy: Name of the strategy, or its call, such as 'Memory()'.
         keep: Share of the examples to keep; 0.33 by default.
         seed: Seed of weights, data order and selection.
         out: Folder for summary, records and plots.
@@ -220,7 +221,7 @@ def sweep_command(
 
     Args:
         grid: A setting's values: lr=0.05,0.1. Once for each setting; keep is one.
-        strategies: Names, separated by commas.
+        strategies: Names or calls, separated by commas.
         keep: Shares of the examples to keep, separated by commas, where the grid has none.
         seed: Seeds, separated by commas.
         out: Gets a comparison's folder for each cell.
@@ -235,8 +236,8 @@ def sweep_command(
 
     def plan_of(cell: dict[str, Any]) -> Plan:
         keeps = [cell.pop(KEEP)] if KEEP in cell else parse_numbers("--keep", keep)
-        names = [name.strip() for name in strategies.split(",")]
-        return Plan(settings_of(values | cell), names, keeps, parse_seeds(seed), matched)
+        names, seeds = parse_names(strategies), parse_seeds(seed)
+        return Plan(settings_of(values | cell), names, keeps, seeds, matched)
 
     grid_cells = cells(read_grid(grid or []), plan_of, out)
     failed: list[GridCell] = []

@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 @command("strategies")
 def strategies_command(json: bool = False) -> None:
     """List the strategies, each with its ideal cost of one example."""
-    from siftback.lab.strategies.table import STRATEGIES
+    from siftback.lab.strategies.table import STRATEGIES, call_of
 
     rows = [
         {
             "strategy": strategy.name,
             "what it does": strategy.summary,
+            "call": call_of(strategy),
             "ideal cost": str(strategy.cost),
         }
         for strategy in STRATEGIES.values()
     ]
+    if not json:  # four columns are too many for a terminal
+        for row in rows:
+            row["what it does"] = "\n".join(filter(None, (row["what it does"], row.pop("call"))))
     caption = (
         "ideal cost of one example in forwards; a backward costs 2, s is the share kept, n the "
         "interval of selection passes, r the price of one in forwards"

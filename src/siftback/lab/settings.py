@@ -56,6 +56,15 @@ def parse_numbers(name: str, text: str) -> list[float]:
         ) from None
 
 
+def parse_names(text: str) -> list[str]:
+    """Returns names that are separated by commas, and calls, which may have commas within.
+
+    >>> parse_names("traditional, Memory(), SeTa(window=0.5, delta=1)")
+    ['traditional', 'Memory()', 'SeTa(window=0.5, delta=1)']
+    """
+    return [name.strip() for name in re.split(r",(?![^(]*\))", text)]
+
+
 def parse_duration(name: str, text: str) -> float:
     """Returns seconds of a time such as ``90s``, ``30m``, ``12h``, ``2d`` or ``1h30m``.
 
@@ -218,22 +227,22 @@ class Settings:
         "Leave 1 of so many training examples of the first three in ten classes; 1 leaves all.",
         _COUNT] = 1
     stale_every: Annotated[int, "Epochs between stale-sb's selection passes.", _COUNT] = 3
-    floor: Annotated[float, "Least probability of an example in sb-memory.", _SHARE] = 0.1
+    floor: Annotated[float, "Least probability of an example in Memory.", _SHARE] = 0.1
     warmup: Annotated[Epochs | Share | None,
         "Training on everything before a strategy selects: epochs such as 1e, a share such as "
-        "15%, or 0. By default 15% for sb-memory, and 1e for those that select in batches.",
+        "15%, or 0. By default 15% for Memory, and 1e for those that select in batches.",
         _ANY, parse_warmup] = None
     tail: Annotated[float,
         "Share of training at the end in which a rule selects no more, such as 10%.",
         _SHARE, parse_share] = 0.0
     decay: Annotated[float,
-        "How much of an old loss stays in the memory of sb-memory.", _SHARE] = 0.0
+        "How much of an old loss Memory remembers.", _SHARE] = 0.0
     subset: Annotated[str | None,
         "File of siftback prune: its examples are the training set."] = None
     score_models: Annotated[int, "Models that el2n, diet-sb and rho score by.", _COUNT] = 2
     score_epochs: Annotated[float, "Epochs that each of those is trained for.", "[0, inf)"] = 1.0
     noise_guard: Annotated[bool,
-        "Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled."] = False
+        "Have Memory hold back examples that seem mislabelled, as its NoiseGuard does."] = False
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -148,8 +148,8 @@ def advice_line(
 
 
 _MEMORY_FIRST = (
-    "{strategy} chooses before reading: it makes no scoring pass and does not read what it leaves "
-    "out; the first epochs are on everything."
+    "It chooses before reading: it makes no scoring pass and does not read what it leaves out; the "
+    "first epochs are on everything."
 )
 _REASONS = {
     Bound.LOADING: (
@@ -169,8 +169,8 @@ _REASONS = {
     ),
     Bound.FORWARD: (
         "Do not use {what} here: the forward is too expensive. Scores take {scores:.3g} ms per "
-        "batch and a training step {training:.3g} ms; at keep {keep:.2f} sb is {sb.measured:.2f} "
-        "times as fast as Traditional, and it {pays}."
+        "batch and a training step {training:.3g} ms; at keep {keep:.2f} Selective-Backprop is "
+        "{sb.measured:.2f} times as fast as plain training, and it {pays}."
     ),
 }
 _ALTERNATIVE = (
@@ -179,8 +179,8 @@ _ALTERNATIVE = (
 )
 _TRACING = "A single pass traces the model once, which took {seconds:.1f} s."
 _MAP_STYLE = (
-    "Over a map-style data set, sb-memory would choose before reading: no scoring pass, and what "
-    "is left out is not read."
+    "Over a map-style data set, Memory() would choose before reading: no scoring pass, and what is "
+    "left out is not read."
 )
 
 
@@ -207,7 +207,7 @@ def advice_details(
     by_strategy = {row.strategy: row for row in rows if row.keep == advice.keep}
     even, sentences = by_strategy[SB].break_even, []
     if advice.strategy == MEMORY:
-        sentences.append(_MEMORY_FIRST.format(strategy=MEMORY))
+        sentences.append(_MEMORY_FIRST)
     if advice.bound_by is not None:
         reason = _REASONS[advice.bound_by].format(
             what="a scoring pass" if advice.strategy else "selection",

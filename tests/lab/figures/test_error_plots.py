@@ -8,6 +8,8 @@ from siftback.lab.figures.error_plots import draw_errors, error_figure, error_ov
 from siftback.lab.figures.styles import assign_styles
 from siftback.lab.records.frame import read_evaluations
 
+SB = "SelectiveLoader(..., keep=0.5)"
+
 
 @pytest.fixture
 def filled(comparison, add_run):
@@ -46,8 +48,8 @@ def styles_of(comparison):
 
 def test_matched_is_dashed_in_the_colour_of_its_partner(filled):
     found = styles_of(filled)
-    sb, matched = found["sb 0.5"], found["matched to sb 0.5"]
-    assert matched.colour == sb.colour != found["traditional"].colour == "#000000"
+    sb, matched = found[SB], found[f"matched to {SB}"]
+    assert matched.colour == sb.colour != found["plain training"].colour == "#000000"
     assert (sb.dash, matched.dash) == ("solid", "dash")
 
 
@@ -78,11 +80,11 @@ def test_traditional_s_end_is_a_line_across(filled):
 
 def test_traditional_s_cost_is_a_line_upwards_over_cost_alone(filled):
     over_time, over_steps, over_cost = error_figure(filled).views["all"]
-    (line,) = [one for one in over_cost.series if one.label == "traditional's budget"]
+    (line,) = [one for one in over_cost.series if one.label == "budget of plain training"]
     assert list(line.x) == [200, 200]
     assert line.y == [10, 40]  # from the least of all, bands too, to the most
     labels = [one.label for panel in (over_time, over_steps) for one in panel.series]
-    assert "traditional's budget" not in labels
+    assert "budget of plain training" not in labels
 
 
 def test_curves_of_a_loop_of_one_s_own_are_drawn_up_to_the_budget():

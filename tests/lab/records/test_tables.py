@@ -41,7 +41,7 @@ def test_so_is_what_is_said_of_runs(on_a_terminal: bool) -> None:
         reporter.note("[bold]c[/bold]/1.pt is damaged")
     assert "[bold]c[/bold]/1.pt is damaged" in text.getvalue()
     if on_a_terminal:
-        assert "[1/1] [red]sb-keep0.5-seed0" in text.getvalue()
+        assert "[1/1] [red]sb 0.5, seed 0" in text.getvalue()
 
 
 def test_file_names_do_not_vanish_from_tables(call: Call, tmp_path: Path) -> None:

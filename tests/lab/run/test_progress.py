@@ -12,6 +12,7 @@ from siftback.lab.run.progress import ConsoleReporter
 from siftback.lab.settings import Run
 
 RUN = Run("sb", keep=0.5, seed=3)
+LINE = "[1/2] SelectiveLoader(..., keep=0.5), seed 3"
 EVALUATION = Evaluation(1.0, 100, 10, 2.0, 300.0, 0.5, 0.6, test_error=12.5)
 SUMMARY = RunSummary(
     strategy="sb", matched_to=None, seed=3, data="digits", model="cnn-8", keep_asked=0.5,
@@ -61,14 +62,13 @@ def test_long_comparisons_say_how_long_they_take(monkeypatch: pytest.MonkeyPatch
 
 def test_scoring_has_a_bar_of_its_own_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     shown_first, _, then = scored(terminal=True).rpartition("scoring")
-    assert "[1/2] sb-keep0.5-seed3 " in shown_first
-    assert "[1/2] sb-keep0.5-seed3: test error" in then
-    assert scored(terminal=False).splitlines() == [
-        "[1/2] sb-keep0.5-seed3: test error 12.50 %, 2.0 s, 0.30 M forwards"
-    ]
+    assert f"{LINE} " in shown_first
+    assert f"{LINE}: test error" in then
+    alone = f"{LINE}: test error 12.50 %, 2.0 s, 0.30 M forwards"
+    assert scored(terminal=False).splitlines() == [alone]
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)
     lines = scored(terminal=False).splitlines()
-    assert lines[:2] == [f"[1/2] sb-keep0.5-seed3 scoring {share}" for share in ("25%", "50%")]
+    assert lines[:2] == [f"{LINE} scoring {share}" for share in ("25%", "50%")]
 
 
 def test_a_score_alone_has_a_bar_too() -> None:
@@ -82,13 +82,13 @@ def test_a_score_alone_has_a_bar_too() -> None:
 def test_a_terminal_gets_a_bar_and_a_line_a_run() -> None:
     text = shown(terminal=True)
     assert "━" in text
-    assert "[1/2] sb-keep0.5-seed3: test error 12.50 %, 2.0 s, 0.30 M forwards" in text
+    assert f"{LINE}: test error 12.50 %, 2.0 s, 0.30 M forwards" in text
 
 
 def test_elsewhere_there_are_plain_lines_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = shown(terminal=False)
-    assert quick == "[1/2] sb-keep0.5-seed3: test error 12.50 %, 2.0 s, 0.30 M forwards\n"
+    assert quick == f"{LINE}: test error 12.50 %, 2.0 s, 0.30 M forwards\n"
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)
     slow = shown(terminal=False).splitlines()
-    assert slow[0] == "[1/2] sb-keep0.5-seed3 epoch 1.00: test error 12.50 %, loss 0.600"
+    assert slow[0] == f"{LINE} epoch 1.00: test error 12.50 %, loss 0.600"
     assert len(slow) == 2

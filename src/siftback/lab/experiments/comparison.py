@@ -29,7 +29,7 @@ from siftback.lab.run.train import Training, train
 from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost
 from siftback.lab.strategies.strategy import learns
-from siftback.lab.strategies.table import find_strategy
+from siftback.lab.strategies.table import find_strategy, name_of_call
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
 
@@ -49,7 +49,8 @@ class Plan:
     Attributes:
         settings: The settings that they share.
         strategies: Names, in the order of the table. ``kath18@0.33`` is ``kath18`` with that
-            share kept, whatever ``keeps`` says.
+            share kept, whatever ``keeps`` says; ``Memory(keep=0.5)``, a call of the library, is
+            ``sb-memory@0.5``.
         keeps: Shares to keep; each selective strategy without a share of its own runs with each.
         seeds: Each is a start that all strategies share.
         matched: Whether to add, for each selective run, Traditional of the same budget. A plan
@@ -67,6 +68,9 @@ class Plan:
     matched: bool = True
 
     def __post_init__(self) -> None:
+        # As records have them.
+        names = tuple(name_of_call(text) for text in self.strategies)
+        object.__setattr__(self, "strategies", names)
         for name in ("strategies", "keeps", "seeds"):
             entries = list(getattr(self, name))
             if not entries or len(set(entries)) < len(entries):
@@ -113,12 +117,16 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
 
     >>> parse_entry("sb", [0.5]), parse_entry("kath18@1/3", [0.5])
     (('sb', [0.5]), ('kath18', [0.3333333333333333]))
+    >>> parse_entry("sb-memory-default", [0.25, 0.5])  # which has a share of its own
+    ('sb-memory-default', [0.25])
     """
     name, at, share = text.partition("@")
-    selects = find_strategy(name).selects
+    strategy = find_strategy(name)
+    if not at and strategy.selects:
+        return name, keeps[:1] if strategy.has_own_share else keeps
     if not at:
-        return name, keeps if selects else [1.0]
-    if not selects:
+        return name, [1.0]
+    if not strategy.selects:
         raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
     try:
         (keep,) = parse_numbers("share", share)
@@ -154,8 +162,8 @@ def check_strategy(run: Run, settings: Settings) -> None:
             )
     if settings.noise_guard and strategy.selects and not strategy.has_guard(settings):
         raise ConfigError(
-            f"{strategy.name} cannot have a noise guard, which is a part of sb-memory "
-            "and sb-memory-ratio: leave --noise-guard or the strategy out"
+            f"{strategy.name} cannot have a noise guard, which is a part of Memory: "
+            "leave --noise-guard or the strategy out"
         )
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+import numpy as np
+
 from siftback.errors import ConfigError
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.frame import CONFIDENCE
@@ -187,25 +189,30 @@ def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> Budg
                 f"the end of seed {wrong[0]} is {ends_by_seed[wrong[0]]}: leave it out"
             )
 
-    def ratio(drawn: Sequence[int]) -> Bounded:
-        values = [statistics.fmean(curve[budget][seed] for seed in drawn) for budget in budgets]
-        needed = budget_for(budgets, values, statistics.fmean(ends[seed] for seed in drawn))
+    # A row for each seed: the curve's ends, then the method's.
+    table = np.array([[*(curve[at][seed] for at in budgets), ends[seed]] for seed in seeds])
+
+    def ratio(means: Sequence[float]) -> Bounded:
+        needed = budget_for(budgets, means[:-1], means[-1])
         return Bounded(needed.value / budget, needed.side)
 
-    middle = ratio(seeds)
+    middle = ratio(table.mean(0).tolist())
     if len(seeds) == 1:
         return BudgetRatio(middle, Bounded(0.0, "below"), Bounded(math.inf, "above"), 1)
-    errors = {at: [by_seed[seed] for seed in seeds] for at, by_seed in curve.items()}
+    errors = dict(zip(budgets, table.T.tolist(), strict=False))
     flat = is_flat(errors, budget, middle.value * budget)
-    ratios = sorted((ratio(drawn) for drawn in _resamples(seeds)), key=lambda bound: bound.rank)
+    means = table[_resamples(len(seeds))].mean(1).tolist()
+    ratios = sorted(map(ratio, means), key=lambda bound: bound.rank)
     tail = (1 - CONFIDENCE) / 2
     low = ratios[math.floor(tail * (len(ratios) - 1))]
     high = ratios[math.ceil((1 - tail) * (len(ratios) - 1))]
     return BudgetRatio(middle, low, high, len(seeds), flat)
 
 
-def _resamples(seeds: Sequence[int]) -> list[tuple[int, ...]]:
-    if len(seeds) ** len(seeds) <= RESAMPLES:
-        return list(product(seeds, repeat=len(seeds)))
+def _resamples(seeds: int) -> list[list[int]]:
+    """Returns draws of as many rows as there are seeds, with replacement."""
+    rows = range(seeds)
+    if seeds**seeds <= RESAMPLES:
+        return list(map(list, product(rows, repeat=seeds)))
     chance = random.Random(0)
-    return [tuple(chance.choices(seeds, k=len(seeds))) for _ in range(RESAMPLES)]
+    return [chance.choices(rows, k=seeds) for _ in range(RESAMPLES)]

@@ -18,8 +18,10 @@ from siftback.lab.figures.titles import setup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_evaluations, read_runs
 from siftback.lab.records.run_summary import METRICS, TRADITIONAL
+from siftback.lab.strategies.table import library_name
 
 PLOT = "error"
+PLAIN = library_name(TRADITIONAL)
 
 
 def draw_errors(comparison: Comparison, folder: Path) -> list[Path]:
@@ -47,15 +49,15 @@ def error_figure(comparison: Comparison) -> Figure:
         series = []
         for line in mean_curves(tests, axis):
             final = mean_and_spread(runs.final[runs.label == line.label])
-            label = f"{line.label}: {final:.{metric.digits}f} {metric.unit}"
+            label = f"{library_name(line.label)}: {final:.{metric.digits}f} {metric.unit}"
             series.append(replace(line, label=label, group=partners[line.label]))
         if not plain.empty:
             if view == "cost":
                 budget = float(plain.cost_forward_units.mean())
-                series.append(budget_line("traditional's budget", budget, series))
+                series.append(budget_line(f"budget of {PLAIN}", budget, series))
             # What all others would reach, for less.
             ends = [0.0, max(float(x) for line in series for x in line.x)]
-            level, label = [float(plain.final.mean())] * 2, "traditional at the end"
+            level, label = [float(plain.final.mean())] * 2, f"{PLAIN} at the end"
             series.append(Series(label, ends, level, group=TRADITIONAL, faint=True))
         panels.append(curve_panel(f"over {view}", view, metric.axis, series))
     final_end = f"final test {metric.noun}, mean ± standard deviation over the seeds"

@@ -27,6 +27,7 @@ from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.settings import (
     TYPES,
     Settings,
+    parse_names,
     parse_numbers,
     parse_setting,
     parse_share,
@@ -223,7 +224,7 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {name}: given more than once; give each key once")
         check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
         if name == "strategies":
-            changes[name] = [strategy.strip() for strategy in text.split(",")]
+            changes[name] = parse_names(text)
         elif name == "matched":
             if text not in ("true", "false"):
                 raise ConfigError(f"--set {name}={text}: give true or false")

@@ -45,18 +45,22 @@ _TERMINAL = {
 }
 
 
-def rows(comparison: Comparison) -> list[dict[str, str]]:
+def rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> list[dict[str, str]]:
     """One row per configuration, by column name, every number written as it is shown.
 
     Errors are in percent and losses in nats, mean ± sample standard deviation over the seeds; the
     other numbers are means. The columns of median speed-ups
     (:func:`siftback.lab.records.frame.speedups`, in seconds) are left out where there is no
     Traditional run to measure them by.
+
+    Args:
+        comparison: The comparison.
+        name_of: Gives what a configuration is called, of its label.
     """
     runs = read_runs(comparison)
     faster = speedups(comparison) if TRADITIONAL in set(runs.label) else {}
     return [
-        {"strategy": label}
+        {"strategy": name_of(label)}
         | _numbers(group)
         | {
             f"speed-up to ×{factor:g}": NOT_REACHED if speedup is None else f"{speedup.median:.2f}"
@@ -73,12 +77,11 @@ def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str
 
     Args:
         comparison: The comparison.
-        name_of: Gives what a configuration is called, of its label.
+        name_of: As for `rows`.
     """
     body = [
         {short: row[name] for name, short in _TERMINAL.items() if name in row}
-        | {"strategy": name_of(row["strategy"])}
-        for row in rows(comparison)
+        for row in rows(comparison, name_of)
     ]
     return terminal(
         body or [{"No run has finished": ""}],
@@ -88,11 +91,15 @@ def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str
     )
 
 
-def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
+def phase_rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> list[dict[str, str]]:
     """One row per configuration: seconds by phase, and what is known of the scores it selects by.
 
     Means over the seeds. Agreement is given at the first, the middle and the last evaluation.
     Configurations whose records hold no phases are left out.
+
+    Args:
+        comparison: The comparison.
+        name_of: As for `rows`.
     """
     table = []
     agreements = read_evaluations(comparison).dropna(subset="agreement")
@@ -100,7 +107,7 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
         phases = pd.DataFrame([phases for phases in group.seconds_by_phase if phases])
         if phases.empty:
             continue
-        row = {"strategy": label}
+        row = {"strategy": name_of(label)}
         row |= {f"{phase}, s": readable_seconds(phases[phase].mean()) for phase in phases}
         known = [
             list(run.agreement)
@@ -209,5 +216,5 @@ def _caption(comparison: Comparison) -> str | None:
     if any(run.test_error_worst is not None for run in comparison.runs):
         caption += " Worst class: the highest error of a class, in percent."
     if any(run.strategy == MATCHED for run in comparison.runs):
-        caption += " Matched to a strategy: Traditional, shortened to the same cost."
+        caption += " Matched: plain training, shortened to the same cost."
     return caption

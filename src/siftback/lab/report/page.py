@@ -203,7 +203,7 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
     # Table 1 has the same speed-ups, in time and in cost, with their range over the seeds.
     numbers = [
         {column: cell for column, cell in row.items() if not column.startswith("speed-up")}
-        for row in rows(comparison)
+        for row in rows(comparison, library_name)
     ]
     return {
         "name": name,
@@ -213,7 +213,7 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
         "raw": list(raw_files(name, comparison).items()),
         "judged": comparison.metric.axis.capitalize(),
         "numbers": numbers,
-        "phases": phase_rows(comparison),
+        "phases": phase_rows(comparison, library_name),
     }
 
 
@@ -227,7 +227,7 @@ def list_facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
     machines: dict[str, list[str]] = {}
     runs = read_runs(comparison)
     for label in dict.fromkeys(runs.label):
-        machines.setdefault(machine_of(runs, label), []).append(label)
+        machines.setdefault(machine_of(runs, label), []).append(library_name(label))
     if len(machines) > 1:
         where = "; ".join(f"{', '.join(labels)} on {name}" for name, labels in machines.items())
         yield "several machines, whose seconds do not compare", where

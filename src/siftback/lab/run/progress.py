@@ -9,8 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from siftback.errors import ConfigError
 from siftback.lab.records.formatting import readable_duration
-from siftback.lab.records.run_summary import METRICS, Evaluation, RunSummary
+from siftback.lab.records.run_summary import METRICS, Evaluation, RunSummary, run_label
 from siftback.lab.settings import Run
+from siftback.lab.strategies.table import library_name
 
 SECONDS_BETWEEN_LINES = 10
 TENSORBOARD = "tensorboard"  # the folder of a comparison's events
@@ -97,7 +98,8 @@ class ConsoleReporter(Reporter):
         self._runs_left, self._resumed_at, self._done = count - number, -1.0, 0.0
         if not self._runs_ended:
             self._first_start = time.monotonic()
-        self._add_bar(f"[{number}/{count}] {run.name}")
+        label = run_label(run.strategy, run.keep, run.matched_to)
+        self._add_bar(f"[{number}/{count}] {library_name(label)}, seed {run.seed}")
 
     def update(self, done: float) -> None:
         """See `Reporter`."""

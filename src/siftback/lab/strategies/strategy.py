@@ -469,6 +469,7 @@ class Strategy:
         guarded: Whether it does so in any case.
         balanced: Whether its rule draws all classes equally often.
         own_schedule: Whether the rule says itself when it selects, so that its counts are exact.
+        has_own_share: Whether the rule finds the share to keep itself, whatever is asked for.
         forwards_left_out: Whether examples left out of an epoch are forwarded after it, as its
             paper does, so that what is remembered of them stays fresh.
         warmup: How long it trains on everything at first, if the settings do not say. By default
@@ -498,6 +499,7 @@ class Strategy:
     guarded: bool = False
     balanced: bool = False
     own_schedule: bool = False
+    has_own_share: bool = False
     forwards_left_out: bool = False
     warmup: Epochs | Share = AN_EPOCH
     tail: float = 0.0

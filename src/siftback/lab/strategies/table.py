@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from string import Formatter
 
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_token_loss
 from siftback.lab.records.formatting import one_of
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.settings import Settings
+from siftback.lab.settings import Settings, parse_number
 from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches, WeightedBatches
 from siftback.lab.strategies.after_reading import AfterReading, ScoredElsewhere, proxy_scorer
 from siftback.lab.strategies.before_reading import (
@@ -128,18 +129,19 @@ _ROWS = (
     Strategy("sb-memory-ratio",
              "as sb-memory, but drawn by the loss over the mean of all, so that the share follows "
              "them",
-             _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
+             _KEPT, BeforeReading, _ratio_memory, guardable=True, has_own_share=True,
+             warmup=_OF_MEMORY,
              library="Memory(tail=Epochs(0))"),
     Strategy("sb-memory-default",
-             "as sb-memory-ratio, but everything is trained on at the end of more than 4 epochs: "
-             "Memory()",
-             _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY,
+             "as sb-memory-ratio, but everything is trained on at the end of more than 4 epochs",
+             _KEPT, BeforeReading, _ratio_memory, guardable=True, has_own_share=True,
+             warmup=_OF_MEMORY,
              tail=siftback.Memory().schedule.tail.value,
              tail_after=siftback.Memory().schedule.tail_after.value,
              library="Memory()"),
     Strategy("sb-memory-ratio-guarded",
              "as sb-memory-ratio, but examples whose labels stay doubtful are held back", _KEPT,
-             BeforeReading, _ratio_memory, guarded=True, warmup=_OF_MEMORY,
+             BeforeReading, _ratio_memory, guarded=True, has_own_share=True, warmup=_OF_MEMORY,
              library="Memory(tail=Epochs(0), guard=NoiseGuard(classes))"),
     Strategy("sb-memory-balanced",
              "as sb-memory, all classes drawn equally often, each example at most once an epoch",
@@ -153,8 +155,8 @@ _ROWS = (
              library="Memory(keep={keep:g}, balance=labels, unbiased=True)"),
     Strategy("sb-memory-ratio-balanced",
              "as sb-memory-ratio, an example of a rare class as much more probable as it is rarer",
-             _KEPT, BeforeReading, _ratio_memory, balanced=True, warmup=_OF_MEMORY,
-             kinds=_LABELLED,
+             _KEPT, BeforeReading, _ratio_memory, balanced=True, has_own_share=True,
+             warmup=_OF_MEMORY, kinds=_LABELLED,
              library="Memory(tail=Epochs(0), balance=labels)"),
     Strategy("sb-ewma",
              "as stale-sb, but by an average of past losses, those of training among them",
@@ -298,6 +300,16 @@ _ROWS = (
 STRATEGIES = {row.name: row for row in _ROWS}
 
 
+def call_of(strategy: Strategy) -> str:
+    """Returns the call of the library that a strategy is, s being the share to keep; or "".
+
+    >>> call_of(STRATEGIES["infobatch"]), call_of(STRATEGIES["sb-memory-default"])
+    ('InfoBatch(ratio=1-s)', 'Memory()')
+    """
+    letters = {"keep": "s", "left_out": "1-s", "root": "s**0.5"}
+    return re.sub(r"\{(\w+)[^}]*\}", lambda field: letters[field[1]], strategy.library)
+
+
 def find_strategy(name: str) -> Strategy:
     """Returns the strategy of a name; ``stale-sb-5`` is ``stale-sb`` with n = 5 in any settings.
 
@@ -324,6 +336,53 @@ def find_strategy(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
+def name_of_call(text: str) -> str:
+    """Returns a strategy's name and share, from the call of the library that it is.
+
+    Args:
+        text: A call as `library_name` returns it; ``keep=`` may be left out. What is no call is
+            returned as it is.
+
+    Raises:
+        ConfigError: If no strategy is this call, or an argument is not a number.
+
+    >>> [name_of_call(text) for text in ("Memory()", "Memory(1/2)", "InfoBatch(ratio=0.75)", "sb")]
+    ['sb-memory-default', 'sb-memory@0.5', 'infobatch@0.25', 'sb']
+    """
+    if "(" not in text:
+        return text
+    every = re.search(r"every=([1-9]\d{0,8})\b", text)
+    strategies = [find_strategy(f"stale-sb-{every[1]}")] if every else STRATEGIES.values()
+    for strategy in strategies:
+        if match := _call_pattern(strategy.library).fullmatch(text.replace(" ", "")):
+            shares = [
+                _SHARES[field](parse_number(text, number))
+                for field, number in match.groupdict().items()
+            ]
+            return "@".join([strategy.name, *(f"{share:.12g}" for share in shares)])
+    raise ConfigError(
+        f"no strategy {text!r}: give a name, or a call, as siftback strategies lists both"
+    )
+
+
+# The share to keep, of a number in a call.
+_SHARES: dict[str, Callable[[float], float]] = {
+    "keep": lambda keep: keep,
+    "left_out": lambda left_out: 1 - left_out,
+    "root": lambda root: root**2,
+}
+
+
+def _call_pattern(library: str) -> re.Pattern[str]:
+    """Returns what matches the calls of a strategy, without spaces."""
+    pattern = ""
+    for literal, field, *_ in Formatter().parse(library.replace(" ", "")):
+        pattern += re.escape(literal).replace(r"\(keep=", r"\((?:keep=)?")
+        if field:  # the same number wherever it comes again
+            pattern += f"(?P={field})" if f"<{field}>" in pattern else f"(?P<{field}>[^,()=]+)"
+    return re.compile(pattern)
+
+
 def library_name(label: str) -> str:
     """Returns the call of the library that a configuration is, for pages and pictures.
 
@@ -337,9 +396,13 @@ def library_name(label: str) -> str:
     ['Memory(keep=0.55)', 'Memory()', 'topk 0.5']
     >>> library_name("traditional"), library_name("infobatch 0.25"), library_name("stale-sb-5 0.5")
     ('plain training', 'InfoBatch(ratio=0.75)', 'Stale(keep=0.5, every=5)')
+    >>> library_name("matched to rs2 0.5")
+    'matched to RS2(keep=0.5)'
     """
     if label == TRADITIONAL:
         return "plain training"
+    if label.startswith(matched := "matched to "):
+        return matched + library_name(label.removeprefix(matched))
     name, _, share = label.partition(" ")
     try:
         keep = float(share)

@@ -126,7 +126,9 @@ def compare_digits() -> Walk:
     from siftback.cli import main
 
     with tempfile.TemporaryDirectory() as folder:
-        sys.argv = f"siftback compare --data digits --epochs 2 --seed 0 --out {folder}/digits".split()
+        sys.argv = (
+            f"siftback compare --data digits --epochs 2 --seed 0 --out {folder}/digits".split()
+        )
 
         def compare() -> None:
             with redirect_stdout(io.StringIO()), suppress(SystemExit):

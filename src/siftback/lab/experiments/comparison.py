@@ -69,8 +69,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         # As records have them.
-        names = tuple(name_of_call(text) for text in self.strategies)
-        object.__setattr__(self, "strategies", names)
+        strategies = tuple(name_of_call(text) for text in self.strategies)
+        object.__setattr__(self, "strategies", strategies)
         for name in ("strategies", "keeps", "seeds"):
             entries = list(getattr(self, name))
             if not entries or len(set(entries)) < len(entries):

@@ -29,9 +29,9 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
         runs = read_runs(comparison)
         for label, group in runs[runs.selective].groupby("label", sort=False):
             baseline = same_budget(runs, label)
-            if not baseline or (pairs := pair_seeds(runs, label, baseline, "final")).empty:
+            if not baseline or not (pairs := pair_seeds(runs, label, baseline, "final")):
                 continue
-            mean, low, high = interval(list(pairs.final - pairs.final_base))
+            mean, low, high = interval([end - base for end, base in pairs])
             # Without suspects there is no precision, without wrong labels no recall.
             precision = (group.suspects_wrong / group.suspects)[group.suspects > 0].mean()
             recall = (group.suspects_wrong / group.labels_wrong)[group.labels_wrong > 0].mean()
@@ -40,7 +40,7 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
                 "wrong": float(argument(comparison, "flip", 0.0)),
                 "label": label,
                 "seeds": len(pairs),
-                "baseline": comparison.metric.written(statistics.mean(pairs.final_base)),
+                "baseline": comparison.metric.written(statistics.mean(base for _, base in pairs)),
                 "difference": f"{mean:+.2f}",
                 "interval": "" if math.isnan(low) else f"{low:+.2f} to {high:+.2f}",
                 "guarded": bool(group.suspects.notna().iloc[0]),

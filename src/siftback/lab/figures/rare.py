@@ -32,11 +32,11 @@ def errors(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             for kind in GROUPS:
                 name = f"test_error_{kind}"
                 row.append(f"{statistics.mean(group[name]):.2f}")
-                pairs = pair_seeds(runs, label, baseline, name) if baseline else group[:0]
-                if baseline in (None, label) or pairs.empty:
+                pairs = pair_seeds(runs, label, baseline, name) if baseline else []
+                if baseline == label or not pairs:
                     row += [None, None]
                     continue
-                mean, low, high = interval(list(pairs[name] - pairs[f"{name}_base"]))
+                mean, low, high = interval([error - base for error, base in pairs])
                 ends = None if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
                 row += [f"{mean:+.2f}", ends]
                 differences.append(

@@ -32,7 +32,7 @@ def table_1(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         rows, faster_in_cost = [], {}
         for label in runs.label[runs.selective].unique():
             cells = [faster for axis in faster_by_axis for faster in axis[label].values()]
-            seeds = str(len(pair_seeds(runs, label, TRADITIONAL)))
+            seeds = str(len(pair_seeds(runs, label, TRADITIONAL, "seed")))
             rows.append([label, heading, seeds, final if errors else metric.written(final), *cells])
             if (faster := faster_by_axis[1][label][nearest]) is not None:
                 faster_in_cost[label] = faster.median

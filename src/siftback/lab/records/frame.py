@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -246,18 +246,20 @@ def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
     return mean, spread / math.sqrt(len(differences))
 
 
-def pair_seeds(runs: pd.DataFrame, label: str, baseline: str, *columns: str) -> pd.DataFrame:
-    """Returns the runs of one configuration, each beside the other's run of the same seed.
+def pair_seeds(runs: pd.DataFrame, label: str, baseline: str, column: str) -> list[tuple[Any, Any]]:
+    """Returns a value of each run of one configuration, and the other's of the same seed.
 
     Args:
         runs: Those of a comparison, as `read_runs` returns them.
         label: One configuration.
-        baseline: The other; its columns end in ``_base``.
-        columns: Those to pair, besides the seed: a merge of all forty takes ten times as long.
+        baseline: The other.
+        column: The values'.
     """
-    paired = ["seed", *columns]
-    bases = runs.loc[runs.label == baseline, paired].drop_duplicates("seed", keep="last")
-    return runs.loc[runs.label == label, paired].merge(bases, on="seed", suffixes=("", "_base"))
+    # Not by a merge, which takes twenty times as long for as few rows.
+    own, other = runs.label == label, runs.label == baseline
+    bases = dict(zip(runs.seed[other], runs[column][other], strict=True))
+    pairs = zip(runs.seed[own], runs[column][own], strict=True)
+    return [(value, bases[seed]) for seed, value in pairs if seed in bases]
 
 
 def paired_differences(runs: pd.DataFrame, label: str, baseline: str) -> list[float]:
@@ -265,8 +267,7 @@ def paired_differences(runs: pd.DataFrame, label: str, baseline: str) -> list[fl
 
     Over the seeds that both ran, in percentage points or nats: negative where ``label`` is better.
     """
-    pairs = pair_seeds(runs, label, baseline, "final")
-    return list((pairs.final - pairs.final_base).astype(float))
+    return [float(end - base) for end, base in pair_seeds(runs, label, baseline, "final")]
 
 
 def mean_ratio(
@@ -279,12 +280,11 @@ def mean_ratio(
 
     None where they share no seed; and of seconds, where the two ran on different machines.
     """
-    pairs = pair_seeds(runs, label, baseline, quantity)
     if quantity == "seconds_train" and machine_of(runs, label) != machine_of(runs, baseline):
         return None
-    pairs = pairs[pairs[f"{quantity}_base"] > 0]
-    ratios = pairs[quantity] / pairs[f"{quantity}_base"]
-    return statistics.mean(ratios) if len(ratios) else None
+    pairs = pair_seeds(runs, label, baseline, quantity)
+    ratios = [amount / base for amount, base in pairs if base > 0]
+    return statistics.mean(ratios) if ratios else None
 
 
 def machine_of(runs: pd.DataFrame, label: str) -> str:
@@ -387,7 +387,8 @@ def speedups(
     for label in dict.fromkeys(runs.label):
         pairs: list[tuple[str, str, float]] = []
         if axis != "seconds" or machine_of(runs, label) == machine:
-            paired = pair_seeds(runs, label, TRADITIONAL, "record", "final")
-            pairs = list(zip(paired.record, paired.record_base, paired.final_base, strict=True))
+            records = pair_seeds(runs, label, TRADITIONAL, "record")
+            finals = [base for _, base in pair_seeds(runs, label, TRADITIONAL, "final")]
+            pairs = [(*both, final) for both, final in zip(records, finals, strict=True)]
         by_label[label] = {factor: speedup(pairs, factor) for factor in factors}
     return by_label

@@ -44,9 +44,9 @@ class Names(NullReporter):
 
 
 def shown(grid: list[GridCell]) -> list[list[str]]:
-    """The table's rows, in words."""
+    """The table's rows, in words, on a terminal of 80 columns."""
     text = StringIO()
-    Console(file=text, width=200).print(sweep_table(grid))
+    Console(file=text, width=80).print(sweep_table(grid))
     return [line.split() for line in text.getvalue().splitlines()][2:]
 
 
@@ -134,10 +134,10 @@ def test_the_table_tells_states_and_results(tmp_path: Path) -> None:
     sweep(grid[:1], NullReporter())
     traditional, sb, missing = shown(grid)
     assert traditional[:5] == ["0.05", "done", "2", "of", "2"]
-    assert traditional[5] == "traditional"
-    assert sb[:2] == ["sb", "0.5"]
+    assert traditional[5:7] == ["plain", "training"]
+    assert sb[:2] == ["SelectiveLoader(...,", "keep=0.5)"]
     errors = {run.label: run.test_error_final for run in Comparison.read(grid[0].folder).runs}
-    assert traditional[6] == f"{errors['traditional']:.2f}"
+    assert traditional[7] == f"{errors['traditional']:.2f}"
     assert sb[2] == f"{errors['sb 0.5']:.2f}"
     assert missing == ["0.1", "missing", "0", "of", "2"]
 

@@ -23,19 +23,17 @@ from siftback.lab.experiments.comparison import (
 )
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.folder import is_locked, locked, record_names
-from siftback.lab.records.summary_table import rows
+from siftback.lab.records.summary_table import terminal_rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import parse_numbers, parse_setting
+from siftback.lab.strategies.table import library_name
 
 State = Literal["done", "running", "stopped", "missing"]
 
 KEEP = "keep"  # what a grid may hold besides settings
 LISTS = ("evaluate_at", "observe")  # settings whose values have commas of their own
-
-RESULTS = ("final", "best", "cost in forwards", "seconds of training")
-"""The beginnings of the columns of results: final and best of what the runs are judged by."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +174,11 @@ def sweep_table(grid: Sequence[GridCell]) -> Table:
     for cell in grid:
         runs = f"{cell.finished} of {len(cell.plan.runs())}"
         head = cell.values | {"cell": cell.state, "runs": runs}
-        for row in (rows(cell.comparison) if cell.comparison else []) or [{}]:
-            columns = {name: row[name] for name in row if name.startswith(("strategy", *RESULTS))}
-            table.append(head | columns)
+        results: list[dict[str, str]] = []
+        if cell.comparison:
+            # Two columns less, in whose place the settings are.
+            results = terminal_rows(cell.comparison, library_name, ("worst class", "kept"))
+        for row in results or [{}]:
+            table.append(head | row)
             head = dict.fromkeys(head, "")
-    return terminal(table)
+    return terminal(table, wrapped=["strategy"])

@@ -1,7 +1,7 @@
 """A comparison as a table, on a terminal and in Markdown, from the same rows."""
 # ruff: noqa: RUF001 - × and – are meant.
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pandas as pd
@@ -79,16 +79,29 @@ def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str
         comparison: The comparison.
         name_of: As for `rows`.
     """
-    body = [
-        {short: row[name] for name, short in _TERMINAL.items() if name in row}
-        for row in rows(comparison, name_of)
-    ]
     return terminal(
-        body or [{"No run has finished": ""}],
+        terminal_rows(comparison, name_of) or [{"No run has finished": ""}],
         title=_title(comparison),
         caption=_caption(comparison),
         wrapped=["strategy"],
     )
+
+
+def terminal_rows(
+    comparison: Comparison, name_of: Callable[[str], str] = str, leave_out: Collection[str] = ()
+) -> list[dict[str, str]]:
+    """Returns the main columns of `rows` by short names, all of which 80 characters hold.
+
+    Args:
+        comparison: The comparison.
+        name_of: As for `rows`.
+        leave_out: Short names of columns to leave out.
+    """
+    names = {name: short for name, short in _TERMINAL.items() if short not in leave_out}
+    return [
+        {short: row[name] for name, short in names.items() if name in row}
+        for row in rows(comparison, name_of)
+    ]
 
 
 def phase_rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> list[dict[str, str]]:

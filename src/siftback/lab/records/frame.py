@@ -256,9 +256,9 @@ def pair_seeds(runs: pd.DataFrame, label: str, baseline: str, column: str) -> li
         column: The values'.
     """
     # Not by a merge, which takes twenty times as long for as few rows.
-    own, other = runs.label == label, runs.label == baseline
-    bases = dict(zip(runs.seed[other], runs[column][other], strict=True))
-    pairs = zip(runs.seed[own], runs[column][own], strict=True)
+    first, second = runs.label == label, runs.label == baseline
+    bases = dict(zip(runs.seed[second], runs[column][second], strict=True))
+    pairs = zip(runs.seed[first], runs[column][first], strict=True)
     return [(value, bases[seed]) for seed, value in pairs if seed in bases]
 
 

@@ -47,7 +47,8 @@ def test_every_claim_is_of_runs_that_there_are():
     folders = {
         folder.as_posix()
         for recipe in map(find_recipe, recipe_names())
-        for folder in recipe_plans(recipe, "small", Path())
+        for scale in ("small", "full")
+        for folder in recipe_plans(recipe, scale, Path())
     }
     recorded = {
         path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("summary.json")

@@ -43,17 +43,17 @@ def final_error(comparisons: Comparisons) -> str:
     return f"{mean_and_spread(final):.{metric.digits}f} {metric.unit}"
 
 
-def speedup_cells(comparisons: Comparisons, strategy: str) -> str:
-    """Returns the speed-ups of a strategy to table 1's targets, in time and in cost."""
-    axes: tuple[Axis, Axis] = ("seconds", "cost")
-    in_time, in_cost = (
+def speedup_cells(comparisons: Comparisons, strategy: str, *axes: Axis) -> str:
+    """Returns the speed-ups of a strategy to table 1's targets, by default in time and in cost."""
+    words: dict[Axis, str] = {"seconds": "time", "cost": "cost"}
+    return "; ".join(
         ", ".join(
             NOT_REACHED if cell is None else f"{cell:.2f}"
             for cell in _cells(comparisons[:1], strategy, axis).values()
         )
-        for axis in axes
+        + f" in {words[axis]}"
+        for axis in axes or words
     )
-    return f"{in_time} in time; {in_cost} in cost"
 
 
 def at_best(comparisons: Comparisons, strategy: str) -> str:

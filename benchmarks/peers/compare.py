@@ -37,6 +37,8 @@ ROWS = {
     "composer": ("composer", "Composer: `SelectiveBackprop` at its defaults"),
     "composer-always": ("composer", "Composer: `SelectiveBackprop` after the first epoch"),
     "infobatch": ("infobatch", "InfoBatch: the authors' code"),
+    "datacull-rcap": ("composer", "DataCull: RCAP, the authors' code"),
+    "adaptive-sparse": ("composer", "adaptive-sparse-training: its trainer at its defaults"),
     "siftback-infobatch": ("this", "Siftback: `InfoBatch()`"),
     "siftback-memory-default": ("this", "Siftback: `Memory()`"),
     "siftback-memory": ("this", "Siftback: `Memory(keep=0.55)`"),
@@ -72,7 +74,7 @@ def train(name: str, data: Path, seed: int, budget: float) -> dict[str, Any]:
     """One training, in a process of its own."""
     whose = ROWS[name][0]
     python = sys.executable if whose == "this" else str(PEERS / whose / "bin/python")
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment = dict(os.environ, OMP_NUM_THREADS="1", TQDM_DISABLE="1")
     if whose == "infobatch":
         environment["PYTHONPATH"] = str(PEERS / "InfoBatch")
     method = "plain" if name == "plain-2.7" else name

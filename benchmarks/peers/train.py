@@ -8,7 +8,9 @@ import argparse
 import json
 import math
 import platform
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,59 @@ def infobatch(work: Work) -> str:
     loader = DataLoader(data, BATCH, sampler=data.sampler)
     work.fit(lambda: loader, lambda x, y: _train(work, x, y, data.update))
     return f"InfoBatch 8bbb012, PyTorch {torch.__version__}"
+
+
+def datacull_rcap(work: Work) -> str:
+    """RCAP of one half as its authors published it, at the temperature of their example."""
+    import numpy as np
+    from datacull import DCDataset, DCLogger, RCAPDataLoader, RCAPImportance
+
+    np.random.seed(work.seed)  # its draws are from NumPy's global generator
+    data = DCDataset(work.train)
+    # What it calls the pruning rate is the share that it keeps.
+    loader = RCAPDataLoader(data, pruning_rate=0.5, batch_size=BATCH)
+    rows = torch.empty(0)
+    with tempfile.TemporaryDirectory() as folder:
+        logger = DCLogger(f"{folder}/")
+        importance = RCAPImportance(data, logger, beta=0.25)
+
+        def epoch() -> Iterator[tuple[Tensor, Tensor]]:
+            nonlocal rows
+            loader.resample(importance.compute_importance())
+            for x, y, indices in loader:
+                rows = indices
+                yield x, y
+
+        def train_on(x: Tensor, y: Tensor) -> float:
+            losses = work.losses(x, y)[0]
+            logger.log_metric(importance.epoch, rows, losses.detach())
+            work.step(losses.mean())
+            return 3 * len(y)
+
+        work.fit(epoch, train_on)
+    return f"DataCull {version('datacull')}, PyTorch {torch.__version__}"
+
+
+def adaptive_sparse(work: Work) -> str:
+    """The trainer of adaptive-sparse-training at its defaults, given a batch for an epoch.
+
+    It forwards every row twice and goes backward through every row, those left out times 0.
+    """
+    from adaptive_sparse_training import AdaptiveSparseTrainer, ASTConfig
+
+    config = ASTConfig(use_amp=False, device="cpu")
+    trainer = AdaptiveSparseTrainer(work.model, None, None, config, work.optimizer)
+
+    def train_on(x: Tensor, y: Tensor) -> float:
+        work.set_rate()
+        trainer.train_loader = [(x, y)]
+        trainer.train_epoch(work.steps)
+        work.steps += 1
+        return 4 * len(y)
+
+    work.fit(work.loader, train_on)
+    name = "adaptive-sparse-training"
+    return f"{name} {version(name)}, PyTorch {torch.__version__}"
 
 
 def siftback_memory(work: Work) -> str:
@@ -186,6 +241,8 @@ METHODS: dict[str, Callable[[Work], str]] = {
     "composer": composer,
     "composer-always": composer_always,
     "infobatch": infobatch,
+    "datacull-rcap": datacull_rcap,
+    "adaptive-sparse": adaptive_sparse,
     "siftback-memory": siftback_memory,
     "siftback-memory-default": siftback_memory_default,
     "siftback-infobatch": siftback_infobatch,

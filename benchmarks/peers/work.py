@@ -36,6 +36,11 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
             pixels = pixels.flip(-1)
         return pixels, self.labels[index]
 
+    @property
+    def targets(self) -> Tensor:
+        """The labels, under the name that torchvision's data sets have for them."""
+        return self.labels
+
 
 def read(path: Path) -> tuple[Images, Images]:
     """The training and the test set in a file that `compare.py` wrote."""
@@ -110,12 +115,16 @@ class Work:
         logits = self.model(x)
         return F.cross_entropy(logits, y, reduction="none"), logits
 
-    def step(self, loss: Tensor, scale: float = 1.0) -> None:
-        """One step of the optimizer, at the one-cycle rate of the progress."""
+    def set_rate(self, scale: float = 1.0) -> None:
+        """Sets the optimizer's learning rate to the one-cycle rate of the progress."""
         rising = self.progress < WARMUP
         share = self.progress / WARMUP if rising else (1 - self.progress) / (1 - WARMUP)
         rate = PEAK * scale * (1 - math.cos(math.pi * min(max(share, 0.0), 1.0))) / 2
         self.optimizer.param_groups[0]["lr"] = max(rate, PEAK * 1e-3)
+
+    def step(self, loss: Tensor, scale: float = 1.0) -> None:
+        """One step of the optimizer, at the rate of the progress."""
+        self.set_rate(scale)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

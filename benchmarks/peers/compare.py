@@ -33,6 +33,7 @@ PEERS = ROOT / ".venv-peers"
 ROWS = {
     "plain": ("this", "plain PyTorch"),
     "plain-faster": ("this", "plain PyTorch, learning rates 1.43 times higher"),
+    "plain-64": ("this", "plain PyTorch, batches of 64"),
     "plain-2.7": ("composer", "plain PyTorch, of the release that Composer needs"),
     "composer": ("composer", "Composer: `SelectiveBackprop` at its defaults"),
     "composer-always": ("composer", "Composer: `SelectiveBackprop` after the first epoch"),
@@ -91,21 +92,39 @@ def recorded(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def beside(runs: list[dict[str, Any]], plain: list[dict[str, Any]]) -> str:
-    """The differences from plain training's errors, seed by seed, as cells: interval and verdict.
+def beside(runs: list[dict[str, Any]], others: list[dict[str, Any]]) -> tuple[str, str]:
+    """The differences from others' errors, seed by seed: the interval and the verdict.
 
     The verdict is that of the laboratory, `judge`, whatever is compared.
     """
-    base = {one["seed"]: one["test_error"] for one in plain}
+    base = {one["seed"]: one["test_error"] for one in others}
     differences = [one["test_error"] - base[one["seed"]] for one in runs if one["seed"] in base]
     mean, low, high = interval(differences)
-    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f}) | {judge(differences)}"
+    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})", judge(differences)
+
+
+def beside_default(by_method: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """The errors of the peers' own code less those of `Memory()`, as lines, if there are both."""
+    default = by_method.get("siftback-memory-default")
+    peers = [
+        method
+        for method, (whose, _) in ROWS.items()
+        if whose != "this" and not method.startswith("plain") and by_method.get(method)
+    ]
+    if default and peers:
+        yield "The peers' own code, less the errors of `Memory()` with the same seeds:"
+        yield ""
+        for method in peers:
+            difference, verdict = beside(by_method[method], default)
+            # "Paid" is a word for selection beside plain training.
+            yield f"- {ROWS[method][1]}: {difference}, {verdict.replace('paid', 'better')}"
+        yield ""
 
 
 def table() -> Iterator[str]:
     """The lines of the table, from the records alone."""
     for path in sorted(RECORDS.glob("*.jsonl")):
-        by_method = defaultdict(list)
+        by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for one in recorded(path):
             by_method[one["method"]].append(one)
         first = by_method["plain"][0]
@@ -132,7 +151,7 @@ def table() -> Iterator[str]:
             spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
             cells = "–, the baseline | –"  # noqa: RUF001
             if method != "plain":
-                cells = beside(runs, by_method["plain"])
+                cells = " | ".join(beside(runs, by_method["plain"]))
             spent = statistics.mean(one["spent"] for one in runs)
             beside_plain = "plain" if ROWS[method][0] == "this" else "plain-2.7"
             ratio = seconds[method] / seconds[beside_plain]
@@ -141,6 +160,7 @@ def table() -> Iterator[str]:
                 f"{cells} | {spent:.2f} | {ratio:.2f} | {runs[0]['code']} |"
             )
         yield ""
+        yield from beside_default(by_method)
 
 
 def with_table(page: str) -> str:

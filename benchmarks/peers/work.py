@@ -106,9 +106,11 @@ class Work:
         """The share of the budget that is spent."""
         return self.cost / (3 * len(self.train) * self.budget)
 
-    def loader(self, dataset: Dataset[tuple[Tensor, Tensor]] | None = None) -> DataLoader:
+    def loader(
+        self, dataset: Dataset[tuple[Tensor, Tensor]] | None = None, batch: int = BATCH
+    ) -> DataLoader:
         """Shuffled batches of the training set, or of another."""
-        return DataLoader(self.train if dataset is None else dataset, BATCH, shuffle=True)
+        return DataLoader(self.train if dataset is None else dataset, batch, shuffle=True)
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each example, and the logits."""

@@ -42,6 +42,7 @@ ROWS = {
     "adaptive-sparse": ("composer", "adaptive-sparse-training: its trainer at its defaults"),
     "siftback-infobatch": ("this", "Siftback: `InfoBatch()`"),
     "siftback-memory-default": ("this", "Siftback: `Memory()`"),
+    "siftback-memory-64": ("this", "Siftback: `Memory()`, batches of 64"),
     "siftback-memory": ("this", "Siftback: `Memory(keep=0.55)`"),
     "siftback-rcap": ("this", "Siftback: `RCAP(labels)`"),
     "siftback-rs2": ("this", "Siftback: `RS2()`"),
@@ -118,6 +119,10 @@ def beside_default(by_method: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
             difference, verdict = beside(by_method[method], default)
             # "Paid" is a word for selection beside plain training.
             yield f"- {ROWS[method][1]}: {difference}, {verdict.replace('paid', 'better')}"
+        yield ""
+    if by_method.get("siftback-memory-64") and by_method.get("plain-64"):
+        difference, verdict = beside(by_method["siftback-memory-64"], by_method["plain-64"])
+        yield f"Both in batches of 64, `Memory()` less plain PyTorch: {difference}, {verdict}."
         yield ""
 
 

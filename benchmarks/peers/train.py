@@ -147,6 +147,13 @@ def siftback_memory_default(work: Work) -> str:
     return by_rule(work, Memory())
 
 
+def siftback_memory_64(work: Work) -> str:
+    """The same, in batches of half the size."""
+    from siftback import Memory
+
+    return by_rule(work, Memory(), batch=64)
+
+
 def siftback_rcap(work: Work) -> str:
     """RCAP of one half, by Siftback."""
     from siftback import RCAP
@@ -219,12 +226,12 @@ def siftback_el2n(work: Work) -> str:
     return f"Siftback {siftback.__version__}"
 
 
-def by_rule(work: Work, rule: Any) -> str:
+def by_rule(work: Work, rule: Any, batch: int = BATCH) -> str:
     """A rule of Siftback's, whose epochs cost what those of plain training do."""
     import siftback
 
     loader = siftback.SelectiveLoader(
-        work.loader(), memory=rule, epochs=math.ceil(work.budget), seed=work.seed
+        work.loader(batch=batch), memory=rule, epochs=math.ceil(work.budget), seed=work.seed
     )
     work.fit(lambda: loader, lambda x, y: _train(work, x, y, loader.loss))
     return f"Siftback {siftback.__version__}"
@@ -252,6 +259,7 @@ METHODS: dict[str, Callable[[Work], str]] = {
     "adaptive-sparse": adaptive_sparse,
     "siftback-memory": siftback_memory,
     "siftback-memory-default": siftback_memory_default,
+    "siftback-memory-64": siftback_memory_64,
     "siftback-infobatch": siftback_infobatch,
     "siftback-rcap": siftback_rcap,
     "siftback-rs2": siftback_rs2,

@@ -75,7 +75,16 @@ def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
 
 @pytest.mark.slow
 def test_another_recipe_is_trained_by_its_name_and_with_other_seeds(tmp_path):
-    options = ("--recipe", "map", "--only", "1k-hard50", "--seeds", "1", "--folder", tmp_path)
+    options = (
+        "--recipe",
+        "map",
+        "--only",
+        "fonts:1000,hard=0.5",
+        "--seeds",
+        "1",
+        "--folder",
+        tmp_path,
+    )
     assert "7 of 7 runs" in run("--budgets", *options, "--processes", "2")
     assert "ratios of Memory()" in (tmp_path / "map-small" / "worst.md").read_text()
 

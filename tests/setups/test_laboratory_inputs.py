@@ -158,6 +158,14 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def twice(path: Path) -> None:
+    array_file(path)
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.arange(N)[::-1] % 4)
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as file:
+        file.writestr("y_train.npy", stream.getvalue())
+
+
 def cut(share: float) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         array_file(path)
@@ -173,6 +181,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "half": (cut(0.5), "File is not a zip file"),
     "all but the end": (cut(0.99), "File is not a zip file"),
     "no arrays": (lambda path: zipfile.ZipFile(path, "w").close(), "holds nothing and no x_train"),
+    "an array twice": (twice, "it holds an array twice"),
     "a folder": (lambda path: path.mkdir(), "it is not a file"),
     "a pipe": (pipe, "it is not a file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "it is not a file"),

@@ -279,6 +279,9 @@ def read_members(address: Address) -> dict[str, Any]:
         raise ConfigError(f"{address} cannot be read as a file of arrays: it is not a file")
     try:
         with zipfile.ZipFile(address.path) as file:
+            names = [name.removesuffix(".npy") for name in file.namelist()]
+            if len(set(names)) < len(names):
+                raise ValueError("it holds an array twice")
             for name in ARRAYS:
                 if f"{name}.npy" in file.namelist():
                     check_memory(file.getinfo(f"{name}.npy").file_size, f"{name} of {address}")

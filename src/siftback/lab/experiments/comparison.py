@@ -69,8 +69,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         # As records have them.
-        strategies = tuple(name_of_call(text) for text in self.strategies)
-        object.__setattr__(self, "strategies", strategies)
+        object.__setattr__(self, "strategies", tuple(map(name_of_call, self.strategies)))
         for name in ("strategies", "keeps", "seeds"):
             entries = list(getattr(self, name))
             if not entries or len(set(entries)) < len(entries):
@@ -122,10 +121,9 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
     """
     name, at, share = text.partition("@")
     strategy = find_strategy(name)
-    if not at and strategy.selects:
-        return name, keeps[:1] if strategy.has_own_share else keeps
     if not at:
-        return name, [1.0]
+        keeps = keeps[:1] if strategy.has_own_share else keeps
+        return name, keeps if strategy.selects else [1.0]
     if not strategy.selects:
         raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
     try:

@@ -174,10 +174,9 @@ def sweep_table(grid: Sequence[GridCell]) -> Table:
     for cell in grid:
         runs = f"{cell.finished} of {len(cell.plan.runs())}"
         head = cell.values | {"cell": cell.state, "runs": runs}
-        results: list[dict[str, str]] = []
-        if cell.comparison:
-            # Two columns less, in whose place the settings are.
-            results = terminal_rows(cell.comparison, library_name, ("worst class", "kept"))
+        # Two columns less, in whose place the settings are.
+        out = "worst class", "kept"
+        results = terminal_rows(cell.comparison, library_name, out) if cell.comparison else []
         for row in results or [{}]:
             table.append(head | row)
             head = dict.fromkeys(head, "")

@@ -36,7 +36,6 @@ def digits(peers, tmp_path_factory):
     [
         "plain",
         "plain-faster",
-        "plain-64",
         *(
             f"siftback-{name}"
             for name in ("memory", "memory-default", "infobatch", "rs2", "kakurenbo", "rcap", "sb")
@@ -62,6 +61,21 @@ def test_the_scores_of_a_pruned_set_are_charged(peers, digits):
     assert one.steps == pytest.approx(trained * len(data) / 128, abs=3)
 
 
+def test_the_chosen_rate_has_the_lowest_held_out_error(peers):
+    runs = [
+        {"peak": peak, "test_error": error, "test_loss": loss}
+        for peak, error, loss in ((0.1, 2.0, 0.3), (0.05, 1.5, 0.2), (0.2, 1.5, 0.1))
+    ]
+    assert peers[0].best_peak(runs) == 0.2
+
+
+def test_a_held_out_fifth_is_of_the_training_examples(peers, digits, tmp_path):
+    compare, _, work = peers
+    compare.export("digits", None, tmp_path / "digits.pt", held_out=True)
+    (train, held_out), (whole, _) = work.read(tmp_path / "digits.pt"), work.read(digits)
+    assert (len(train), len(held_out)) == (len(whole) - len(whole) // 5, len(whole) // 5)
+
+
 def test_training_is_the_same_for_the_same_seed(peers, digits):
     _, train, work = peers
     data, _ = work.read(digits)
@@ -81,6 +95,6 @@ def test_the_page_is_what_the_records_say(peers):
 
 def test_every_recorded_training_spent_its_budget(peers):
     compare = peers[0]
-    for path in compare.RECORDS.glob("*.jsonl"):
+    for path in compare.RECORDS.rglob("*.jsonl"):
         for one in compare.recorded(path):
             assert one["spent"] == pytest.approx(one["budget"], rel=0.02), one

@@ -2,7 +2,9 @@
 
 Each training is a process of its own, with the interpreter of its peer (`build.sh` fetches them),
 and one line of ``results/peers/DATA.jsonl``; what is there already is not trained again.
-``--table`` trains nothing.
+``--tuned`` compares at the learning rate that is best for each method on held-out training
+examples, one training of each rate, in the records of ``tuning/`` and ``tuned/``. ``--table``
+trains nothing.
 """
 
 import argparse
@@ -27,7 +29,14 @@ ROOT = HERE.parents[1]
 RECORDS = ROOT / "results" / "peers"
 PAGE = ROOT / "docs" / "peers.md"
 MARKS = ("<!-- table -->\n", "<!-- end of table -->\n")
+TUNED_MARKS = ("<!-- tuned -->\n", "<!-- end of tuned -->\n")
 PEERS = ROOT / ".venv-peers"
+HELD_OUT = 5  # of so many training examples one is held out to choose a learning rate by
+BATCH_TUNED, PEAKS = 64, (0.1, 0.05, 0.2)
+TUNED = (
+    "plain", "composer-always", "infobatch", "datacull-rcap", "siftback-memory-default",
+    "siftback-infobatch", "siftback-sb",
+)  # fmt: skip
 
 # By method, what trains it, and what the table says of it.
 ROWS = {
@@ -50,13 +59,28 @@ ROWS = {
     "siftback-sb": ("this", "Siftback: Selective-Backprop"),
     "siftback-el2n": ("this", "Siftback: data-diet pruning, its scores charged"),
 }
+# Of rows that are another's with other options: whose, and which.
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain-2.7": ("plain", {}),
+    "plain-64": ("plain", {"batch": 64}),
+    "siftback-memory-64": ("siftback-memory-default", {"batch": 64}),
+}
 
 
-def export(name: str, limit: int | None, path: Path) -> None:
-    """Writes a data set of the laboratory so that torch alone can read it."""
+def export(name: str, limit: int | None, path: Path, *, held_out: bool = False) -> None:
+    """Writes a data set of the laboratory so that torch alone can read it.
+
+    Args:
+        name: That of the laboratory.
+        limit: Training examples to keep.
+        path: The file to write.
+        held_out: Whether to test on training examples held out, and not on the test set.
+    """
     from siftback.lab.data.load import load
 
     data = load(name, train_limit=limit)
+    if held_out:
+        data = load(name, train_limit=limit, validation=len(data.train_labels) // HELD_OUT)
     pixels = data.train_inputs.float()
     torch.save(
         {
@@ -72,16 +96,25 @@ def export(name: str, limit: int | None, path: Path) -> None:
     )
 
 
-def train(name: str, data: Path, seed: int, budget: float) -> dict[str, Any]:
-    """One training, in a process of its own."""
+def train(name: str, data: Path, seed: int, budget: float, **options: Any) -> dict[str, Any]:
+    """One training, in a process of its own.
+
+    Args:
+        name: One of ``ROWS``.
+        data: The file that `export` wrote.
+        seed: As for ``train.py``.
+        budget: Likewise.
+        options: Its options besides, such as ``peak``.
+    """
     whose = ROWS[name][0]
     python = sys.executable if whose == "this" else str(PEERS / whose / "bin/python")
     environment = dict(os.environ, OMP_NUM_THREADS="1", TQDM_DISABLE="1")
     if whose == "infobatch":
         environment["PYTHONPATH"] = str(PEERS / "InfoBatch")
-    method = "plain" if name == "plain-2.7" else name
+    method, size = OPTIONS.get(name, (name, {}))
     command = [python, str(HERE / "train.py"), method, str(data)]
-    command += ["--seed", str(seed), "--budget", str(budget)]
+    for option, value in {"seed": seed, "budget": budget, **size, **options}.items():
+        command += [f"--{option}", str(value)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{name} failed: fetch the peers first, with benchmarks/peers/build.sh")
@@ -89,8 +122,24 @@ def train(name: str, data: Path, seed: int, budget: float) -> dict[str, Any]:
 
 
 def recorded(path: Path) -> list[dict[str, Any]]:
-    """The trainings of a file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The trainings of a file; none where there is no file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def runs_by_method(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The trainings of a file, by method."""
+    by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in recorded(path):
+        by_method[one["method"]].append(one)
+    return by_method
+
+
+def error_of(runs: list[dict[str, Any]]) -> str:
+    """The mean error and its standard deviation over the seeds."""
+    errors = [one["test_error"] for one in runs]
+    spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
+    return f"{statistics.mean(errors):.2f} ± {spread:.2f}"
 
 
 def beside(runs: list[dict[str, Any]], others: list[dict[str, Any]]) -> tuple[str, str]:
@@ -129,9 +178,7 @@ def beside_default(by_method: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
 def table() -> Iterator[str]:
     """The lines of the table, from the records alone."""
     for path in sorted(RECORDS.glob("*.jsonl")):
-        by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for one in recorded(path):
-            by_method[one["method"]].append(one)
+        by_method = runs_by_method(path)
         first = by_method["plain"][0]
         seconds = {
             method: statistics.median(one["seconds"] for one in runs)
@@ -152,8 +199,6 @@ def table() -> Iterator[str]:
             runs = by_method.get(method)
             if not runs:
                 continue
-            errors = [one["test_error"] for one in runs]
-            spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
             cells = "–, the baseline | –"  # noqa: RUF001
             if method != "plain":
                 cells = " | ".join(beside(runs, by_method["plain"]))
@@ -161,7 +206,7 @@ def table() -> Iterator[str]:
             beside_plain = "plain" if ROWS[method][0] == "this" else "plain-2.7"
             ratio = seconds[method] / seconds[beside_plain]
             yield (
-                f"| {ROWS[method][1]} | {statistics.mean(errors):.2f} ± {spread:.2f} | "
+                f"| {ROWS[method][1]} | {error_of(runs)} | "
                 f"{cells} | {spent:.2f} | {ratio:.2f} | {runs[0]['code']} |"
             )
         yield ""
@@ -169,8 +214,89 @@ def table() -> Iterator[str]:
 
 
 def with_table(page: str) -> str:
-    """A page, with the table between its marks."""
+    """A page, with the tables between their marks."""
+    page = put_between(page, TUNED_MARKS, "\n" + "\n".join(tuned_table()))
     return put_between(page, MARKS, "\n" + "\n".join(table()))
+
+
+def tuned_table() -> Iterator[str]:
+    """The lines of the tables of methods at the learning rate of each, from the records alone."""
+    for path in sorted((RECORDS / "tuned").glob("*.jsonl")):
+        by_method = runs_by_method(path)
+        first = by_method["plain"][0]
+        yield (
+            f"**{path.stem}**, {first['examples']:,} training examples, a budget of "
+            f"{first['budget']:g} epochs of plain training,"
+        )
+        yield f"{len(by_method['plain'])} seeds, batches of {first['batch']}."
+        yield ""
+        yield "| method | rate | test error, % | less plain's, 95 % interval | verdict | code |"
+        yield "|:---|---:|---:|---:|:---|:---|"
+        for method in ROWS:
+            runs = by_method.get(method)
+            if not runs:
+                continue
+            cells = "–, the baseline | –"  # noqa: RUF001
+            if method != "plain":
+                cells = " | ".join(beside(runs, by_method["plain"]))
+            yield (
+                f"| {ROWS[method][1]} | {runs[0]['peak']:g} | {error_of(runs)} | {cells} | "
+                f"{runs[0]['code']} |"
+            )
+        yield ""
+        yield from beside_default(by_method)
+
+
+def best_peak(runs: list[dict[str, Any]]) -> float:
+    """The learning rate of the lowest held-out error; of equal ones that of the lowest loss."""
+    return min(runs, key=lambda one: (one["test_error"], one["test_loss"]))["peak"]
+
+
+def tune(name: str, limit: int | None, budget: float, methods: list[str]) -> dict[str, float]:
+    """Chooses each method's learning rate on held-out examples, and none at an end of the tried."""
+    path = RECORDS / "tuning" / f"{name.partition(':')[0]}.jsonl"
+    chosen = {}
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / path.with_suffix(".pt").name
+        export(name, limit, data, held_out=True)
+        for method in methods:
+            peaks = list(PEAKS)
+            for peak in peaks:
+                runs = [one for one in recorded(path) if one["method"] == method]
+                if peak not in [one["peak"] for one in runs]:
+                    found = train(method, data, 0, budget, batch=BATCH_TUNED, peak=peak)
+                    append(path, found)
+                    runs.append(found)
+                best, tried = best_peak(runs), [one["peak"] for one in runs]
+                if len(runs) >= len(PEAKS) and best in (min(tried), max(tried)):
+                    peaks.append(best * 2 if best == max(tried) else best / 2)
+            chosen[method] = best
+    return chosen
+
+
+def compare(
+    name: str, limit: int | None, budget: float, seeds: int, methods: dict[str, dict[str, Any]],
+    folder: Path,
+) -> None:  # fmt: skip
+    """Trains methods with options of each, on every seed; what is recorded is left."""
+    path = folder / f"{name.partition(':')[0]}.jsonl"
+    there = {(one["method"], one["seed"]) for one in recorded(path)}
+    with tempfile.TemporaryDirectory() as temporary:
+        data = Path(temporary) / path.with_suffix(".pt").name
+        export(name, limit, data)
+        for seed in range(seeds):
+            for method, options in methods.items():
+                if (method, seed) not in there:
+                    append(path, train(method, data, seed, budget, **options))
+
+
+def append(path: Path, record: dict[str, Any]) -> None:
+    """Adds a training to a file of records, and prints its error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as records:
+        records.write(json.dumps(record) + "\n")
+    method, seed, error = record["method"], record["seed"], record["test_error"]
+    print(f"{method}, rate {record['peak']:g}, seed {seed}: {error:.2f} %", flush=True)
 
 
 def main() -> None:
@@ -179,25 +305,18 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="train on so many examples, of all classes alike")
     parser.add_argument("--budget", type=float, default=4.0, help="in epochs of plain training")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--methods", default=",".join(ROWS), help="separated by commas")
+    parser.add_argument("--methods", help="separated by commas; all by default")
+    parser.add_argument("--tuned", action="store_true", help="at the learning rate of each method")
     parser.add_argument("--table", action="store_true", help="write the table, and train nothing")
     asked = parser.parse_args()
     if not asked.table:
-        RECORDS.mkdir(parents=True, exist_ok=True)
-        stem = asked.data.partition(":")[0]
-        path = RECORDS / f"{stem}.jsonl"
-        there = {(one["method"], one["seed"]) for one in recorded(path)} if path.exists() else set()
-        with tempfile.TemporaryDirectory() as folder:
-            data = Path(folder) / f"{stem}.pt"
-            export(asked.data, asked.limit, data)
-            for seed in range(asked.seeds):
-                for name in asked.methods.split(","):
-                    if (name, seed) in there:
-                        continue
-                    found = train(name, data, seed, asked.budget)
-                    with path.open("a", encoding="utf-8") as records:
-                        records.write(json.dumps(found) + "\n")
-                    print(f"{name}, seed {seed}: {found['test_error']:.2f} %", flush=True)
+        methods = asked.methods.split(",") if asked.methods else TUNED if asked.tuned else ROWS
+        options: dict[str, dict[str, Any]] = {method: {} for method in methods}
+        if asked.tuned:
+            peaks = tune(asked.data, asked.limit, asked.budget, list(methods))
+            options = {name: {"batch": BATCH_TUNED, "peak": peak} for name, peak in peaks.items()}
+        folder = RECORDS / "tuned" if asked.tuned else RECORDS
+        compare(asked.data, asked.limit, asked.budget, asked.seeds, options, folder)
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset
-from work import BATCH, Work, read
+from work import BATCH, PEAK, Work, read
 
 # What an epoch of the authors' InfoBatch costs on average, to choose how many.
 INFOBATCH_SHARE = 0.7
@@ -33,12 +33,6 @@ def plain(work: Work) -> str:
 def plain_faster(work: Work) -> str:
     """As plain, at the highest learning rate that KAKURENBO takes: 1 / (1 - 0.3) times as high."""
     work.fit(work.loader, lambda x, y: _train(work, x, y, scale=1 / 0.7))
-    return "PyTorch " + torch.__version__
-
-
-def plain_64(work: Work) -> str:
-    """As plain, in batches of half the size, which Composer's function trains on."""
-    work.fit(lambda: work.loader(batch=64), lambda x, y: _train(work, x, y))
     return "PyTorch " + torch.__version__
 
 
@@ -75,7 +69,7 @@ def infobatch(work: Work) -> str:
     from infobatch import InfoBatch
 
     data = InfoBatch(work.train, math.ceil(work.budget / INFOBATCH_SHARE))
-    loader = DataLoader(data, BATCH, sampler=data.sampler)
+    loader = DataLoader(data, work.batch, sampler=data.sampler)
     work.fit(lambda: loader, lambda x, y: _train(work, x, y, data.update))
     return f"InfoBatch 8bbb012, PyTorch {torch.__version__}"
 
@@ -88,7 +82,7 @@ def datacull_rcap(work: Work) -> str:
     np.random.seed(work.seed)  # its draws are from NumPy's global generator
     data = DCDataset(work.train)
     # What it calls the pruning rate is the share that it keeps.
-    loader = RCAPDataLoader(data, pruning_rate=0.5, batch_size=BATCH)
+    loader = RCAPDataLoader(data, pruning_rate=0.5, batch_size=work.batch)
     rows = torch.empty(0)
     with tempfile.TemporaryDirectory() as folder:
         logger = DCLogger(f"{folder}/")
@@ -145,13 +139,6 @@ def siftback_memory_default(work: Work) -> str:
     from siftback import Memory
 
     return by_rule(work, Memory())
-
-
-def siftback_memory_64(work: Work) -> str:
-    """The same, in batches of half the size."""
-    from siftback import Memory
-
-    return by_rule(work, Memory(), batch=64)
 
 
 def siftback_rcap(work: Work) -> str:
@@ -226,12 +213,12 @@ def siftback_el2n(work: Work) -> str:
     return f"Siftback {siftback.__version__}"
 
 
-def by_rule(work: Work, rule: Any, batch: int = BATCH) -> str:
+def by_rule(work: Work, rule: Any) -> str:
     """A rule of Siftback's, whose epochs cost what those of plain training do."""
     import siftback
 
     loader = siftback.SelectiveLoader(
-        work.loader(batch=batch), memory=rule, epochs=math.ceil(work.budget), seed=work.seed
+        work.loader(), memory=rule, epochs=math.ceil(work.budget), seed=work.seed
     )
     work.fit(lambda: loader, lambda x, y: _train(work, x, y, loader.loss))
     return f"Siftback {siftback.__version__}"
@@ -251,7 +238,6 @@ def _train(
 METHODS: dict[str, Callable[[Work], str]] = {
     "plain": plain,
     "plain-faster": plain_faster,
-    "plain-64": plain_64,
     "composer": composer,
     "composer-always": composer_always,
     "infobatch": infobatch,
@@ -259,7 +245,6 @@ METHODS: dict[str, Callable[[Work], str]] = {
     "adaptive-sparse": adaptive_sparse,
     "siftback-memory": siftback_memory,
     "siftback-memory-default": siftback_memory_default,
-    "siftback-memory-64": siftback_memory_64,
     "siftback-infobatch": siftback_infobatch,
     "siftback-rcap": siftback_rcap,
     "siftback-rs2": siftback_rs2,
@@ -275,11 +260,13 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("data", type=Path, help="file that compare.py wrote")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=4.0, help="in epochs of plain training")
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--peak", type=float, default=PEAK, help="the highest learning rate")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args(None if arguments is None else list(arguments))
     torch.set_num_threads(asked.threads)
     train, test = read(asked.data)
-    work = Work(train, asked.seed, asked.budget)
+    work = Work(train, asked.seed, asked.budget, batch=asked.batch, peak=asked.peak)
     code = METHODS[asked.method](work)
     error, loss = work.test(test)
     record = {
@@ -292,6 +279,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "threads": asked.threads,
         "seed": asked.seed,
         "budget": asked.budget,
+        "batch": asked.batch,
+        "peak": asked.peak,
         "spent": round(work.progress * asked.budget, 4),
         "steps": work.steps,
         "seconds": round(work.seconds, 3),

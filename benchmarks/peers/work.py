@@ -86,18 +86,23 @@ class Work:
         train: The training set.
         seed: Of weights, order and selection.
         budget: In epochs of plain training, each of which costs 3 forwards of every example.
+        batch: Examples of a batch.
+        peak: The highest learning rate.
 
     Attributes:
         cost: Spent so far, in forwards of one example; a backward costs two.
         seconds: Of training.
     """
 
-    def __init__(self, train: Images, seed: int, budget: float) -> None:
+    def __init__(
+        self, train: Images, seed: int, budget: float, *, batch: int = BATCH, peak: float = PEAK
+    ) -> None:
         torch.manual_seed(seed)
         self.train, self.seed, self.budget = train, seed, budget
+        self.batch, self.peak = batch, peak
         self.model = network(train.pixels.shape[1], int(train.labels.max()) + 1)
         self.optimizer = torch.optim.SGD(
-            self.model.parameters(), PEAK, MOMENTUM, weight_decay=DECAY, nesterov=True
+            self.model.parameters(), peak, MOMENTUM, weight_decay=DECAY, nesterov=True
         )
         self.cost, self.seconds, self.steps = 0.0, 0.0, 0
 
@@ -106,11 +111,9 @@ class Work:
         """The share of the budget that is spent."""
         return self.cost / (3 * len(self.train) * self.budget)
 
-    def loader(
-        self, dataset: Dataset[tuple[Tensor, Tensor]] | None = None, batch: int = BATCH
-    ) -> DataLoader:
+    def loader(self, dataset: Dataset[tuple[Tensor, Tensor]] | None = None) -> DataLoader:
         """Shuffled batches of the training set, or of another."""
-        return DataLoader(self.train if dataset is None else dataset, batch, shuffle=True)
+        return DataLoader(self.train if dataset is None else dataset, self.batch, shuffle=True)
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each example, and the logits."""
@@ -121,8 +124,8 @@ class Work:
         """Sets the optimizer's learning rate to the one-cycle rate of the progress."""
         rising = self.progress < WARMUP
         share = self.progress / WARMUP if rising else (1 - self.progress) / (1 - WARMUP)
-        rate = PEAK * scale * (1 - math.cos(math.pi * min(max(share, 0.0), 1.0))) / 2
-        self.optimizer.param_groups[0]["lr"] = max(rate, PEAK * 1e-3)
+        rate = self.peak * scale * (1 - math.cos(math.pi * min(max(share, 0.0), 1.0))) / 2
+        self.optimizer.param_groups[0]["lr"] = max(rate, self.peak * 1e-3)
 
     def step(self, loss: Tensor, scale: float = 1.0) -> None:
         """One step of the optimizer, at the rate of the progress."""

@@ -91,8 +91,6 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
 class _IndexedMap(Dataset[tuple[int, Any]]):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        if hasattr(dataset, "__getitems__"):  # fetches a batch in one call
-            self.__getitems__ = self._getitems
 
     def __getitem__(self, index: int) -> tuple[int, Any]:
         return index, self.dataset[index]
@@ -100,8 +98,10 @@ class _IndexedMap(Dataset[tuple[int, Any]]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def _getitems(self, indices: list[int]) -> list[tuple[int, Any]]:
-        return list(zip(indices, self.dataset.__getitems__(indices), strict=True))
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, Any]]:
+        fetch = getattr(self.dataset, "__getitems__", None)  # a batch in one call
+        examples = fetch(indices) if fetch else [self.dataset[index] for index in indices]
+        return list(zip(indices, examples, strict=True))
 
 
 class _IndexedIterable(IterableDataset[tuple[int, Any]]):

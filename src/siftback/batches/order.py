@@ -6,6 +6,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -45,7 +46,7 @@ class TrackedBatches(Sampler[list[Any]]):
         self._order: Iterator[Any] = iter(())
         self.begun = False
         self._resumed: Iterable[Any] | None = None
-        self._before: tuple[Generators, list[Any]] | None = None
+        self._before: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self.batches)  # type: ignore[arg-type]
@@ -82,13 +83,12 @@ class TrackedBatches(Sampler[list[Any]]):
 
     def draw_after(self, generators: Generators, states: list[Any]) -> None:
         """Puts generators into a state just before the next epoch's order is drawn from them."""
-        self._before = generators, states
+        self._before = partial(generators.put_back, states)
 
     def _ask(self) -> Iterator[list[Any]]:
         self.begun = True
-        if self._before is not None:
-            generators, states = self._before
-            generators.put_back(states)
+        if self._before:
+            self._before()
         order = self.batches if self._resumed is None else self._resumed
         self._resumed = self._before = None
         self._order = iter(order)

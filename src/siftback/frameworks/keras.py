@@ -501,14 +501,16 @@ class LossOfEach:
 
     def __call__(self, y: Any, y_pred: Any, sample_weight: Any) -> Tensor:
         """float[N], of targets, outputs and the examples' own weights."""
-        values = self._each(y, y_pred)
+        values: Tensor = self._each(y, y_pred)
+        candidates = getattr(y_pred, "_keras_mask", None), sample_weight
+        factors = [factor for factor in candidates if factor is not None]
+        if values.ndim == 1 and not factors:
+            return values
         weights = torch.ones_like(values)
-        for factor in (getattr(y_pred, "_keras_mask", None), sample_weight):
-            if factor is not None:
-                weights = weights * fit_dimensions(to_tensor(factor).to(values), self._ndim)
+        for factor in factors:
+            weights = weights * fit_dimensions(to_tensor(factor).to(values), self._ndim)
         valid = (weights != 0).reshape(len(values), -1).sum(1).clamp(min=1)
-        losses: Tensor = (values * weights).reshape(len(values), -1).sum(1) / valid
-        return losses
+        return (values * weights).reshape(len(values), -1).sum(1) / valid
 
     def weighted(self, sample_weight: Any, factors: Tensor) -> Tensor:
         """An example's own weights times those of the selection."""

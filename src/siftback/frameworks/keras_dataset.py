@@ -123,6 +123,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
                 f"the data is a {type(data).__name__} of {len(data)} parts: give (x, y), "
                 "(x, y, sample_weight) or a map-style data set"
             )
+        self._lists = tree.lists_of(data) if self._is_arrays else frozenset()
         examples = range(tree.size(data)) if self._is_arrays else data
         self._sampler = SelectiveSampler(
             examples, memory, shuffle=shuffle, seed=seed, epochs=epochs, rank=0, world=1
@@ -281,7 +282,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
 
     def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
         if self._is_arrays:
-            batch = tree.take(tuple(self._data), indices)
+            batch = tree.take(tuple(self._data), indices, self._lists)
         else:
             batch = self._collate([self._data[index] for index in indices.tolist()])
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):

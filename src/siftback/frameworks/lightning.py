@@ -4,10 +4,10 @@ Needs ``pip install "siftback[lightning]"``.
 """
 
 import copy
-import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -174,7 +174,7 @@ class SelectiveCallback(Callback):
             fit_loop._load_combined_loader_states()
             iter(fit_loop._data_fetcher)
         step = TrainingStep(pl_module, _GIVE_LOSSES)
-        run = functools.partial(self._run_on_rows, self._selection, step)
+        run = partial(self._run_on_rows, self._selection, step)
         self._replaced.enter_context(step.replaced_by(run))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -212,7 +212,7 @@ class SelectiveCallback(Callback):
 
         rows, weights = selection.take(batch, score, skips=in_batch.skips())
         count, is_weighted = tree.size(rows), weights is not None
-        log_selection(step.module, selection.stats.log_entries(selection.share))
+        log_selection(step.module, partial(selection.stats.log_entries, selection.share))
         checks = (from_step or is_weighted) and count > 1 and step.times.is_due()
         if not checks and not is_weighted:
             return step.own(rows, *args, **kwargs)
@@ -367,7 +367,7 @@ class SelectiveDataModule(LightningDataModule):
             ) from error
         if not self._step:
             self._step = TrainingStep(self.trainer.lightning_module, _RECORD_LOSSES)
-            run = functools.partial(self._run_and_record, self._step)
+            run = partial(self._run_and_record, self._step)
             self._replaced.enter_context(self._step.replaced_by(run))
         return TrainLoader(self)
 
@@ -444,7 +444,7 @@ class SelectiveDataModule(LightningDataModule):
         if not step.is_recorded:
             catch.check_only(applied)
             loader.record(catch.calls[0].losses)
-        log_selection(step.module, loader.log_entries())
+        log_selection(step.module, loader.log_entries)
         return output
 
 
@@ -482,8 +482,8 @@ class TrainLoader:
         """Loads nothing."""
 
 
-def log_selection(module: Any, entries: dict[str, float]) -> None:
-    """Logs entries of `Stats.log_entries` by a module's own ``log``, the share in the bar too.
+def log_selection(module: Any, entries: Callable[[], dict[str, float]]) -> None:
+    """Logs `Stats.log_entries` by a module's own ``log``, the share in the bar too.
 
     At each ``log_every_n_steps``-th step, when Lightning passes them to its loggers, and at the
     first and the last of an epoch: a call costs more than the rest of selection.
@@ -496,7 +496,7 @@ def log_selection(module: Any, entries: dict[str, float]) -> None:
     if not (is_due or loop.batch_idx == 0 or loop.batch_progress.is_last_batch):
         return
     # As tensors of the CPU: Lightning would put numbers on the accelerator, and wait for each.
-    values = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in entries.items()}
+    values = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in entries().items()}
     module.log("sift/share", values.pop("sift/share"), on_epoch=False, prog_bar=True)
     module.log_dict(values, on_epoch=False)
 

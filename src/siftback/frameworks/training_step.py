@@ -19,12 +19,8 @@ from siftback.host_reads import HostReads
 from siftback.losses.per_example import ignored_index, per_example, valid_examples
 from siftback.scorers.selection_pass import untouched
 
-
-@functools.cache
-def signature(fn: Callable[..., Any]) -> inspect.Signature:
-    """Returns `inspect.signature`, once computed for each function."""
-    return inspect.signature(fn)
-
+signature = functools.cache(inspect.signature)
+"""Returns `inspect.signature`, once computed for each function."""
 
 _LOSSES = frozenset(
     fn
@@ -93,13 +89,14 @@ class TrainingStep:
                     "training_step changes its batch in place before its loss, which a scoring "
                     f"pass would do a second time: have it change a copy, or {self._advice}"
                 ) from None
-            self.valid = catch.calls[0].valid
+            call = catch.calls[0]
+            self.valid = valid_examples(call.ignored, call.targets)
             if reweights:
                 weights = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
                 catch.check_only(weights)
-                catch.calls[0].reduced(weights, self._reads)
+                call.reduced(weights, self._reads)
                 self._reads.finish()
-            return catch.calls[0].checked()
+            return call.checked()
         raise ConfigError(
             "training_step calls no loss function of torch.nn.functional outside of compiled "
             f"code, or catches every exception: {self._advice}"
@@ -219,15 +216,14 @@ class LossCall:
         if bound.pop("size_average", None) is not None or bound.pop("reduce", None) is not None:
             raise ConfigError(f"{self.name} with size_average= or reduce=: give reduction= instead")
         self._whole = functools.partial(fn, *args, **kwargs)
-        self._pair = [bound.pop(name) for name in list(bound)[:2]]
+        self._outputs, self.targets = (bound.pop(name) for name in list(bound)[:2])
         try:
             of_pair = loss_of_pair(fn, **bound)
         except TypeError:  # an option that has no hash
             of_pair = loss_of_pair.__wrapped__(fn, **bound)
-        self._each, ignored = of_pair
-        self.valid = valid_examples(ignored, self._pair[1])
+        self._each, self.ignored = of_pair
         with torch.no_grad():
-            self.losses: Tensor = self._each(*self._pair)
+            self.losses: Tensor = self._each(self._outputs, self.targets)
 
     def checked(self) -> Tensor:
         """Returns float[N], one loss per example, detached."""
@@ -252,7 +248,7 @@ class LossCall:
         if weights is None or self.reduction == "none":
             return whole
         reads.add(self._check_mean, self.checked().float().mean(), whole.detach().float().mean())
-        losses: Tensor = self._each(*self._pair)
+        losses: Tensor = self._each(self._outputs, self.targets)
         return (losses * weights.to(losses, non_blocking=True)).mean()
 
     def _check_mean(self, mean: Tensor, value: Tensor) -> None:

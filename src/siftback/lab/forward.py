@@ -45,7 +45,8 @@ def build_model(settings: Settings, data: DataSet) -> nn.Module:
     model = models.build(
         settings.model, width=settings.width, norm=settings.norm, **data.model_sizes
     )
-    model.to(training_device(settings), memory_format=memory_format_of(settings))  # type: ignore[call-overload]
+    layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+    model.to(training_device(settings), memory_format=layout)  # type: ignore[call-overload]
     return model
 
 
@@ -58,11 +59,6 @@ def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimiz
     return torch.optim.SGD(
         model.parameters(), lr, momentum, weight_decay=decay, nesterov=momentum > 0
     )
-
-
-def memory_format_of(settings: Settings) -> torch.memory_format:
-    """Returns the format of images and weights."""
-    return torch.channels_last if settings.channels_last else torch.contiguous_format
 
 
 def autocast_of(settings: Settings) -> torch.dtype | None:

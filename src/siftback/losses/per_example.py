@@ -198,6 +198,8 @@ class Reduction:
                 f"which of them are ignored, with ignore_index={self._ignored}, cannot be known; "
                 "average over the valid positions of each example in the loss function"
             )
+        if valid.ndim == 1:
+            return values.masked_fill(~valid, torch.nan if self.name == "none" else 0)
         values, valid = values.reshape(len(values), -1), valid.reshape(len(valid), -1)
         if self.name == "none":
             return valid_means(values, valid)
@@ -205,33 +207,27 @@ class Reduction:
 
     def losses(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor:
         """Returns float[N], the losses per example of some terms: see `per_example`."""
-        counts = self.counts(terms, *arguments, **options)
-        if counts is None:
+        valid = self.valid(self._argument("target", arguments, options), terms.numel())
+        if valid is None:
             return terms
-        if self.name == "mean":
-            terms = terms / counts.clamp(min=1)  # 0 / 0 has a gradient
-        return terms.masked_fill(counts == 0, torch.nan)
+        if valid.ndim > 1:
+            counts = valid.reshape(len(valid), -1).sum(1)
+            if self.name == "mean":
+                terms = terms / counts.clamp(min=1)  # 0 / 0 has a gradient
+            valid = counts > 0
+        return terms.masked_fill(~valid, torch.nan)
 
     def per_example(self, *arguments: Any, **options: Any) -> Tensor:
         """Returns float[N], the losses per example."""
         return self.losses(self.terms(*arguments, **options), *arguments, **options)
-
-    def counts(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor | None:
-        """Counts each example's valid positions, int64[N]; None where all are valid."""
-        if self.name == "none":
-            return None
-        valid = valid_targets(self._ignored, self._argument("target", arguments, options))
-        if valid is None or valid.ndim == 0 or len(valid) != len(terms):
-            return None
-        return valid.reshape(len(valid), -1).sum(1)
 
     def divisor(self, rows: Tensor, *arguments: Any, **options: Any) -> Tensor | int:
         """Returns the divisor of the sum of the terms of int64[k] rows."""
         if self.name == "sum":
             return 1
         targets = self._argument("target", arguments, options)
-        valid = None if self.name == "none" else valid_targets(self._ignored, targets)
-        if valid is None or valid.ndim == 0:
+        valid = self.valid(targets)
+        if valid is None:
             return len(rows)
         valid = valid.index_select(0, rows)
         weight = loss_option(self._inner, "weight", None) if self._by_class else None
@@ -240,6 +236,17 @@ class Reduction:
         classes = targets.index_select(0, rows).masked_fill(~valid, 0)
         total: Tensor = weight[classes].masked_fill(~valid, 0).sum()
         return total
+
+    def valid(self, targets: Any, count: int | None = None) -> Tensor | None:
+        """Returns bool of the targets' shape, which of them count; None where all do.
+
+        Args:
+            targets: Those of a batch.
+            count: Its examples, of which other targets are none that can be told apart.
+        """
+        valid = None if self.name == "none" else valid_targets(self._ignored, targets)
+        has_rows = valid is not None and valid.ndim and count in (None, len(valid))
+        return valid if has_rows else None
 
     def reduce(
         self, terms: Tensor, rows: Tensor, weights: Tensor | None, *arguments: Any, **options: Any
@@ -310,26 +317,20 @@ def valid_targets(ignored: int | None, targets: Any) -> Tensor | None:
     return targets != ignored
 
 
-def find_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
+def valid_examples(ignored: int | None, targets: Any) -> Tensor | None:
     """Returns bool[N], which examples have a target that a loss function does not ignore.
 
     Args:
-        loss_fn: ``loss_fn(outputs, targets)``.
+        ignored: The class that it ignores; None without one.
         targets: Those of N examples.
 
     Returns:
         None if it ignores none.
 
     >>> import torch
-    >>> from torch.nn import functional as F
-    >>> find_valid(F.cross_entropy, torch.tensor([[2, 0], [0, -100], [-100, -100]]))
+    >>> valid_examples(-100, torch.tensor([[2, 0], [0, -100], [-100, -100]]))
     tensor([ True,  True, False])
     """
-    return valid_examples(ignored_index(loss_fn), targets)
-
-
-def valid_examples(ignored: int | None, targets: Any) -> Tensor | None:
-    """Returns bool[N], which examples have a target that is not ignored; None if none is."""
     valid = valid_targets(ignored, targets)
     return None if valid is None or valid.ndim == 0 else valid.reshape(len(valid), -1).any(1)
 

@@ -304,9 +304,9 @@ class SinglePass(nn.Module):
             cast(Any, self.selector).set_keep(keep)  # the schedule has checked that it can
         # NaN ranks highest, so that it appears in the loss if it is kept.
         ranked = losses.nan_to_num(nan=torch.inf)
-        valid = self._reduction.counts(losses, None, targets)
+        valid = self._reduction.valid(targets, count)
         if valid is not None:
-            ranked = ranked.masked_fill(valid == 0, 0)
+            ranked = ranked.masked_fill(~valid.reshape(count, -1).any(1), 0)
         kept_count = count_of(self.selector.keep, count)
         selection = self.selector.select(ranked, self._generator, kept_count)
         self.stats.seconds_selection += time.perf_counter() - started

@@ -306,8 +306,7 @@ def call_of(strategy: Strategy) -> str:
     >>> call_of(STRATEGIES["infobatch"]), call_of(STRATEGIES["sb-memory-default"])
     ('InfoBatch(ratio=1-s)', 'Memory()')
     """
-    letters = {"keep": "s", "left_out": "1-s", "root": "s**0.5"}
-    return re.sub(r"\{(\w+)[^}]*\}", lambda field: letters[field[1]], strategy.library)
+    return re.sub(r"\{(\w+)[^}]*\}", lambda field: _NUMBERS[field[1]][0], strategy.library)
 
 
 def find_strategy(name: str) -> Strategy:
@@ -356,7 +355,7 @@ def name_of_call(text: str) -> str:
     for strategy in strategies:
         if match := _call_pattern(strategy.library).fullmatch(text.replace(" ", "")):
             shares = [
-                _SHARES[field](parse_number(text, number))
+                _NUMBERS[field][2](parse_number(text, number))
                 for field, number in match.groupdict().items()
             ]
             return "@".join([strategy.name, *(f"{share:.12g}" for share in shares)])
@@ -365,11 +364,11 @@ def name_of_call(text: str) -> str:
     )
 
 
-# The share to keep, of a number in a call.
-_SHARES: dict[str, Callable[[float], float]] = {
-    "keep": lambda keep: keep,
-    "left_out": lambda left_out: 1 - left_out,
-    "root": lambda root: root**2,
+# Of the numbers that a call may hold: in letters, from the share to keep, and that share from it.
+_NUMBERS: dict[str, tuple[str, Callable[[float], float], Callable[[float], float]]] = {
+    "keep": ("s", lambda keep: keep, lambda keep: keep),
+    "left_out": ("1-s", lambda keep: 1 - keep, lambda left_out: 1 - left_out),
+    "root": ("s**0.5", lambda keep: keep**0.5, lambda root: root**2),
 }
 
 
@@ -409,4 +408,4 @@ def library_name(label: str) -> str:
         call = find_strategy(name).library
     except (ValueError, ConfigError):
         return label
-    return call.format(keep=keep, left_out=1 - keep, root=keep**0.5) or label
+    return call.format(**{name: number(keep) for name, (_, number, _) in _NUMBERS.items()}) or label

@@ -64,8 +64,11 @@ def test_the_scores_of_a_pruned_set_are_charged(peers, digits):
 def test_the_chosen_rate_has_the_lowest_held_out_error(peers):
     runs = [
         {"peak": peak, "test_error": error, "test_loss": loss}
-        for peak, error, loss in ((0.1, 2.0, 0.3), (0.05, 1.5, 0.2), (0.2, 1.5, 0.1))
-    ]
+        for peak, error, loss in (
+            (0.1, 1.0, 0.3), (0.05, 1.5, 0.2), (0.2, 1.5, 0.1),
+            (0.1, 2.5, 0.3), (0.05, 1.5, 0.2), (0.2, 1.5, 0.1),
+        )
+    ]  # fmt: skip
     assert peers[0].best_peak(runs) == 0.2
 
 

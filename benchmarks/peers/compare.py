@@ -3,7 +3,7 @@
 Each training is a process of its own, with the interpreter of its peer (`build.sh` fetches them),
 and one line of ``results/peers/DATA.jsonl``; what is there already is not trained again.
 ``--tuned`` compares at the learning rate that is best for each method on held-out training
-examples, one training of each rate, in the records of ``tuning/`` and ``tuned/``. ``--table``
+examples, three trainings of each rate, in the records of ``tuning/`` and ``tuned/``. ``--table``
 trains nothing.
 """
 
@@ -32,7 +32,7 @@ MARKS = ("<!-- table -->\n", "<!-- end of table -->\n")
 TUNED_MARKS = ("<!-- tuned -->\n", "<!-- end of tuned -->\n")
 PEERS = ROOT / ".venv-peers"
 HELD_OUT = 5  # of so many training examples one is held out to choose a learning rate by
-BATCH_TUNED, PEAKS = 64, (0.1, 0.05, 0.2)
+BATCH_TUNED, PEAKS, TUNING_SEEDS = 64, (0.1, 0.05, 0.2), 3
 TUNED = (
     "plain", "composer-always", "infobatch", "datacull-rcap", "siftback-memory-default",
     "siftback-infobatch", "siftback-sb",
@@ -248,8 +248,18 @@ def tuned_table() -> Iterator[str]:
 
 
 def best_peak(runs: list[dict[str, Any]]) -> float:
-    """The learning rate of the lowest held-out error; of equal ones that of the lowest loss."""
-    return min(runs, key=lambda one: (one["test_error"], one["test_loss"]))["peak"]
+    """The rate of the lowest mean held-out error; of equal ones that of the lowest loss."""
+    by_peak: dict[float, list[dict[str, Any]]] = defaultdict(list)
+    for one in runs:
+        by_peak[one["peak"]].append(one)
+
+    def means(peak: float) -> list[float]:
+        return [
+            statistics.mean(one[name] for one in by_peak[peak])
+            for name in ("test_error", "test_loss")
+        ]
+
+    return min(by_peak, key=means)
 
 
 def tune(name: str, limit: int | None, budget: float, methods: list[str]) -> dict[str, float]:
@@ -263,13 +273,15 @@ def tune(name: str, limit: int | None, budget: float, methods: list[str]) -> dic
             peaks = list(PEAKS)
             for peak in peaks:
                 runs = [one for one in recorded(path) if one["method"] == method]
-                if peak not in [one["peak"] for one in runs]:
-                    found = train(method, data, 0, budget, batch=BATCH_TUNED, peak=peak)
-                    append(path, found)
-                    runs.append(found)
-                best, tried = best_peak(runs), [one["peak"] for one in runs]
-                if len(runs) >= len(PEAKS) and best in (min(tried), max(tried)):
-                    peaks.append(best * 2 if best == max(tried) else best / 2)
+                there = {(one["peak"], one["seed"]) for one in runs}
+                for seed in range(TUNING_SEEDS):
+                    if (peak, seed) not in there:
+                        found = train(method, data, seed, budget, batch=BATCH_TUNED, peak=peak)
+                        append(path, found)
+                        runs.append(found)
+                best = best_peak([one for one in runs if one["peak"] in peaks])
+                if peak == peaks[-1] and best in (min(peaks), max(peaks)):
+                    peaks.append(best * 2 if best == max(peaks) else best / 2)
             chosen[method] = best
     return chosen
 

@@ -16,7 +16,7 @@ define install
 	rm -r $(1)/wheels
 endef
 
-.PHONY: demo test test-fast unit coverage benchmarks red oldest check results golden report recipes docs dist wheel clean
+.PHONY: demo test test-fast unit every coverage benchmarks red oldest check results golden report recipes docs dist wheel clean
 
 demo: .venv/lab  ## Train on images made here with and without Memory() at the same cost; say what it saved.
 	$(BIN)/$(DEMO) --out runs/demo --overwrite
@@ -35,8 +35,12 @@ FAST := --one-case -k "not killed" \
 test-fast: .venv/dev  ## Run one case of each test that trains little, in less than two minutes.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal tests $(FAST)
 
-unit: .venv/dev  ## Run every test.
+unit: .venv/dev  ## Run every test; of those that are sampled, some cases.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+every: .venv/dev  ## Run every case of the tests of which `make unit` runs some cases.
+	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
+		--every-case -m sampled
 
 coverage: .venv/dev  ## Run every test, and print the lines that none of them ran.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal \

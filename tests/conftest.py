@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addoption(f"--{name}", type=int, default=few, help=f"{of} (default: {few})")
     parser.addoption("--one-case", action="store_true", help="the first case of each test alone")
     parser.addoption(
+        "--every-case", action="store_true", help="every case also of tests that are sampled"
+    )
+    parser.addoption(
         "--remake-golden", action="store_true", help="write the numbers of tests/golden again"
     )
 
@@ -54,6 +58,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             parametrize(names, values, ids=ids, **options)
 
         metafunc.parametrize = first_case  # type: ignore[method-assign]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out cases of the tests that are sampled: of n cases in turn, all but the first."""
+    if config.getoption("--every-case"):
+        return
+    cases: Counter[str] = Counter()
+    kept, left = [], []
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        name = item.nodeid.partition("[")[0]
+        is_left = mark is not None and cases[name] % mark.args[0]
+        cases[name] += 1
+        (left if is_left else kept).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

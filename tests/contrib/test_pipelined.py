@@ -252,6 +252,7 @@ PIPELINED = {
 
 @vital
 @pytest.mark.parametrize(("source", "arguments"), PIPELINED.values(), ids=PIPELINED)
+@pytest.mark.sampled(4)
 def test_stopping_anywhere_equals_never_stopping(source, arguments):
     check_resumes(training(SOURCES[source], arguments, wrap=pipelined()))
 

@@ -264,6 +264,7 @@ EVERYTHING = {
 
 @every_rule
 @pytest.mark.parametrize("source", EVERYTHING)
+@pytest.mark.sampled(4)
 def test_a_resume_at_every_step_changes_nothing(rule, source):
     def make_source():
         return EVERYTHING[source](Numbered(spread(COUNT)))
@@ -309,6 +310,7 @@ def test_passes_that_are_read_whole_make_as_many_batches(rule, wrap):
 
 
 @every_chain
+@pytest.mark.sampled(4)
 def test_a_resume_at_every_step_of_such_passes_changes_nothing(rule, wrap):
     every = 9 if wrap(Numbered(spread(COUNT))).num_workers else 1
     check_resumes(

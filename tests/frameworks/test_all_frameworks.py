@@ -90,6 +90,7 @@ COMPARED = [
 
 
 @pytest.mark.parametrize(("framework", "selection", "length"), COMPARED)
+@pytest.mark.sampled(3)
 def test_steps_validations_and_learning_rates_are_those_without_selection(
     framework, selection, length
 ):
@@ -181,6 +182,7 @@ RESUMED = [
 
 @pytest.mark.filterwarnings("ignore:epoch . was left after:UserWarning")
 @pytest.mark.parametrize("case", range(len(RESUMED)), ids=lambda case: "-".join(RESUMED[case][:2]))
+@pytest.mark.sampled(3)
 def test_a_training_resumes_after_any_step_bit_for_bit(case, tmp_path):
     framework, selection, settings = RESUMED[case]
     settings = settings | {"folder": tmp_path, "decays": True, "dropout": DROPOUT[framework]}

@@ -98,6 +98,7 @@ def test_what_a_search_for_a_rate_learned_is_undone(rule, tmp_path):
 
 @pytest.mark.parametrize("kind", [Sized, OfHyperparameters])
 @pytest.mark.parametrize("mode", ["power", "binsearch"])
+@pytest.mark.sampled(3)
 def test_a_search_for_a_batch_size_sets_that_of_the_wrapped_data_module(kind, mode, tmp_path):
     memory, inner, module = Memory(keep=0.5), kind(), Tuned()
     selective = SelectiveDataModule(inner, memory)

@@ -170,6 +170,7 @@ def reference_speedup(
     [path.parent for path in sorted(RESULTS.rglob("summary.json"))],
     ids=lambda folder: str(folder.relative_to(RESULTS)),
 )
+@pytest.mark.sampled(4)
 def test_a_speed_up_is_one_number(folder: Path) -> None:
     """In JSON, in the rows of a sweep and in table 1, from which the papers' numbers come."""
     comparison = Comparison.read(folder)

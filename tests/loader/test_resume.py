@@ -60,6 +60,7 @@ AS_EVER = [*UNORDERED.values()][:2] + [*ORDERED.values()][:6]
 
 @vital
 @pytest.mark.parametrize(("source", "arguments"), VARIANTS, ids=IDS)
+@pytest.mark.sampled(4)
 def test_stopping_anywhere_equals_never_stopping(source, arguments):
     small = arguments is SELECTIVE["smaller batches"] and source not in AS_EVER
     check_resumes(training(source, arguments), every=3 if small else 1)
@@ -71,6 +72,7 @@ def test_stopping_anywhere_equals_never_stopping(source, arguments):
     "arguments", [SELECTIVE["released"], MEMORY["memory"]], ids=["sb", "memory"]
 )
 @pytest.mark.parametrize("source", WORKERS.values(), ids=WORKERS)
+@pytest.mark.sampled(4)
 def test_with_workers_too(source, arguments):
     check_resumes(training(source, arguments), every=3)
 

@@ -72,6 +72,7 @@ def test_nothing_is_left_in_the_model_where_the_pass_fails(make):
 
 
 @every_scorer
+@pytest.mark.sampled(4)
 def test_stopping_anywhere_equals_never_stopping(make):
     arguments = {"keep": 0.5, "pool": Pool(6), "scorer": make()}
     check_resumes(training(lambda: [batch(seed, 8) for seed in range(6)], arguments, network))

@@ -103,6 +103,7 @@ def assert_equal(steps, others):
 
 @pytest.mark.parametrize("make", [remembering, scoring])
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.sampled(3)
 def test_the_recipe_gives_the_same_pictures_from_every_state_on(make, workers):
     whole = steps_of(make, Augmented(pictures(), transform), WORKERS[workers])
     assert len({images.sum().item() for images, *_ in whole}) == len(whole)

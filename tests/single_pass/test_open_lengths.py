@@ -85,6 +85,7 @@ def sequences(count, length):
         (Attention, "inductor"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_gradients_are_those_of_the_kept_sequences_at_any_length(network, backend):
     torch.manual_seed(0)
     model = network()

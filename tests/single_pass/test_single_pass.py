@@ -126,6 +126,7 @@ def test_every_batch_size_needs_one_compilation(count, kept):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(3)
 def test_autocast(name):
     case = CASES[name]
     model, batch = make(case)

@@ -195,6 +195,7 @@ def test_no_page_scrolls_sideways(page, served, site, addresses):
 @pytest.mark.browser
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.sampled(5)
 def test_axe_finds_nothing_on_each_kind_of_page(page, served, scheme, width):
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})

@@ -152,6 +152,7 @@ def test_every_model_trains(name, size, pictures, tmp_path: Path):
         *("wrn-10-2-drop0.3", "densenet-bc-10"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_the_single_pass_takes_it(name, monkeypatch):
     # Shallow, as tracing takes long: each kind of block once or more.
     monkeypatch.setattr(convolutional, "MOBILE_STAGES", convolutional.MOBILE_STAGES[:3])

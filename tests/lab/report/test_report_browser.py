@@ -217,6 +217,7 @@ def test_numbers_are_a_table_and_a_file(opened):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.sampled(4)
 def test_it_fits_every_width(opened, tmp_path, width):
     opened.set_viewport_size({"width": width, "height": 900})
     draw_all(opened)
@@ -232,6 +233,7 @@ def test_it_fits_every_width(opened, tmp_path, width):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.sampled(5)
 def test_axe_finds_nothing_with_all_of_it_open(opened, scheme, width):
     opened.emulate_media(color_scheme=scheme)
     opened.set_viewport_size({"width": width, "height": 900})

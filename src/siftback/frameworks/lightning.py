@@ -486,19 +486,19 @@ def log_selection(module: Any, entries: Callable[[], dict[str, float]]) -> None:
     """Logs `Stats.log_entries` by a module's own ``log``, the share in the bar too.
 
     At each ``log_every_n_steps``-th step, when Lightning passes them to its loggers, and at the
-    first and the last of an epoch: a call costs more than the rest of selection.
+    last of an epoch; the share at the first too. A call costs more than the rest of selection.
     """
     trainer = module.trainer
     if trainer.barebones:  # which logs nothing, and would warn
         return
     loop = trainer.fit_loop.epoch_loop
     is_due = (loop._batches_that_stepped + 1) % (trainer.log_every_n_steps or _LOG_EVERY) == 0
-    if not (is_due or loop.batch_idx == 0 or loop.batch_progress.is_last_batch):
-        return
-    # As tensors of the CPU: Lightning would put numbers on the accelerator, and wait for each.
-    values = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in entries().items()}
-    module.log("sift/share", values.pop("sift/share"), on_epoch=False, prog_bar=True)
-    module.log_dict(values, on_epoch=False)
+    is_due |= loop.batch_progress.is_last_batch
+    if is_due or loop.batch_idx == 0:
+        # As tensors of the CPU: Lightning would put numbers on the accelerator, and wait for each.
+        values = {key: torch.tensor(value, dtype=torch.double) for key, value in entries().items()}
+        module.log("sift/share", values.pop("sift/share"), on_epoch=False, prog_bar=True)
+        module.log_dict(values if is_due else {}, on_epoch=False)
 
 
 def as_datamodule(loader: Any, val_dataloaders: Any) -> Any:

@@ -123,7 +123,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
                 f"the data is a {type(data).__name__} of {len(data)} parts: give (x, y), "
                 "(x, y, sample_weight) or a map-style data set"
             )
-        self._lists = tree.lists_of(data) if self._is_arrays else frozenset()
+        self._lists = tree.lists_of(tuple(data)) if self._is_arrays else frozenset()
         examples = range(tree.size(data)) if self._is_arrays else data
         self._sampler = SelectiveSampler(
             examples, memory, shuffle=shuffle, seed=seed, epochs=epochs, rank=0, world=1

@@ -32,7 +32,7 @@ MARKS = ("<!-- table -->\n", "<!-- end of table -->\n")
 TUNED_MARKS = ("<!-- tuned -->\n", "<!-- end of tuned -->\n")
 PEERS = ROOT / ".venv-peers"
 HELD_OUT = 5  # of so many training examples one is held out to choose a learning rate by
-BATCH_TUNED, PEAKS, TUNING_SEEDS = 64, (0.1, 0.05, 0.2), 3
+BATCH_TUNED, PEAKS, TUNING_SEEDS = 64, (0.05, 0.1, 0.2, 0.4, 0.8, 1.6), 3
 TUNED = (
     "plain", "composer-always", "infobatch", "datacull-rcap", "siftback-memory-default",
     "siftback-infobatch", "siftback-sb",

@@ -127,12 +127,12 @@ def recorded(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def runs_by_method(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """The trainings of a file, by method."""
-    by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for one in recorded(path):
-        by_method[one["method"]].append(one)
-    return by_method
+def grouped(runs: list[dict[str, Any]], name: str) -> dict[Any, list[dict[str, Any]]]:
+    """Trainings by the value of an entry."""
+    groups: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for one in runs:
+        groups[one[name]].append(one)
+    return groups
 
 
 def error_of(runs: list[dict[str, Any]]) -> str:
@@ -175,19 +175,36 @@ def beside_default(by_method: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
         yield ""
 
 
+def title(path: Path, first: dict[str, Any]) -> str:
+    """The beginning of a table's title: the data, and what all trainings may spend."""
+    return (
+        f"**{path.stem}**, {first['examples']:,} training examples, a budget of "
+        f"{first['budget']:g} epochs of plain training,"
+    )
+
+
+def rows_of(
+    by_method: dict[str, list[dict[str, Any]]],
+) -> Iterator[tuple[str, list[dict[str, Any]], str]]:
+    """The methods that were trained, with their trainings and the cells beside plain training."""
+    for method in ROWS:
+        if runs := by_method.get(method):
+            cells = "–, the baseline | –"  # noqa: RUF001
+            if method != "plain":
+                cells = " | ".join(beside(runs, by_method["plain"]))
+            yield method, runs, cells
+
+
 def table() -> Iterator[str]:
     """The lines of the table, from the records alone."""
     for path in sorted(RECORDS.glob("*.jsonl")):
-        by_method = runs_by_method(path)
+        by_method = grouped(recorded(path), "method")
         first = by_method["plain"][0]
         seconds = {
             method: statistics.median(one["seconds"] for one in runs)
             for method, runs in by_method.items()
         }
-        yield (
-            f"**{path.stem}**, {first['examples']:,} training examples, a budget of "
-            f"{first['budget']:g} epochs of plain training,"
-        )
+        yield title(path, first)
         yield f"{len(by_method['plain'])} seeds, threads: {first['threads']}."
         yield ""
         yield (
@@ -195,13 +212,7 @@ def table() -> Iterator[str]:
             "seconds over plain's | code |"
         )
         yield "|:---|---:|---:|:---|---:|---:|:---|"
-        for method in ROWS:
-            runs = by_method.get(method)
-            if not runs:
-                continue
-            cells = "–, the baseline | –"  # noqa: RUF001
-            if method != "plain":
-                cells = " | ".join(beside(runs, by_method["plain"]))
+        for method, runs, cells in rows_of(by_method):
             spent = statistics.mean(one["spent"] for one in runs)
             beside_plain = "plain" if ROWS[method][0] == "this" else "plain-2.7"
             ratio = seconds[method] / seconds[beside_plain]
@@ -222,23 +233,14 @@ def with_table(page: str) -> str:
 def tuned_table() -> Iterator[str]:
     """The lines of the tables of methods at the learning rate of each, from the records alone."""
     for path in sorted((RECORDS / "tuned").glob("*.jsonl")):
-        by_method = runs_by_method(path)
+        by_method = grouped(recorded(path), "method")
         first = by_method["plain"][0]
-        yield (
-            f"**{path.stem}**, {first['examples']:,} training examples, a budget of "
-            f"{first['budget']:g} epochs of plain training,"
-        )
+        yield title(path, first)
         yield f"{len(by_method['plain'])} seeds, batches of {first['batch']}."
         yield ""
         yield "| method | rate | test error, % | less plain's, 95 % interval | verdict | code |"
         yield "|:---|---:|---:|---:|:---|:---|"
-        for method in ROWS:
-            runs = by_method.get(method)
-            if not runs:
-                continue
-            cells = "–, the baseline | –"  # noqa: RUF001
-            if method != "plain":
-                cells = " | ".join(beside(runs, by_method["plain"]))
+        for method, runs, cells in rows_of(by_method):
             yield (
                 f"| {ROWS[method][1]} | {runs[0]['peak']:g} | {error_of(runs)} | {cells} | "
                 f"{runs[0]['code']} |"
@@ -249,9 +251,7 @@ def tuned_table() -> Iterator[str]:
 
 def best_peak(runs: list[dict[str, Any]]) -> float:
     """The rate of the lowest mean held-out error; of equal ones that of the lowest loss."""
-    by_peak: dict[float, list[dict[str, Any]]] = defaultdict(list)
-    for one in runs:
-        by_peak[one["peak"]].append(one)
+    by_peak = grouped(runs, "peak")
 
     def means(peak: float) -> list[float]:
         return [

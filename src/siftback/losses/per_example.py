@@ -242,7 +242,7 @@ class Reduction:
 
         Args:
             targets: Those of a batch.
-            count: Its examples, of which other targets are none that can be told apart.
+            count: Its examples; where there are more or fewer targets, all count.
         """
         valid = None if self.name == "none" else valid_targets(self._ignored, targets)
         has_rows = valid is not None and valid.ndim and count in (None, len(valid))

@@ -42,12 +42,13 @@ def digits(peers, tmp_path_factory):
         ),
     ],
 )
-def test_a_method_spends_its_budget_and_learns(peers, digits, method):
+@pytest.mark.parametrize("batch", [64, 128])
+def test_a_method_spends_its_budget_and_learns(peers, digits, method, batch):
     _, train, work = peers
     data, test = work.read(digits)
-    one = work.Work(data, seed=0, budget=3)
+    one = work.Work(data, seed=0, budget=3, batch=batch)
     code = train.METHODS[method](one)
-    assert 3 <= one.progress * 3 <= 3 + 3 * 128 / len(data)
+    assert 3 <= one.progress * 3 <= 3 + 3 * batch / len(data)
     assert one.test(test)[0] < 50  # 90 by chance
     assert code.startswith(("PyTorch", "Siftback"))
 
@@ -77,6 +78,15 @@ def test_a_held_out_fifth_is_of_the_training_examples(peers, digits, tmp_path):
     compare.export("digits", None, tmp_path / "digits.pt", held_out=True)
     (train, held_out), (whole, _) = work.read(tmp_path / "digits.pt"), work.read(digits)
     assert (len(train), len(held_out)) == (len(whole) - len(whole) // 5, len(whole) // 5)
+
+
+def test_a_training_at_a_rate_no_longer_chosen_is_refused(peers, tmp_path):
+    compare = peers[0]
+    compare.append(
+        tmp_path / "digits.jsonl", {"method": "plain", "peak": 0.1, "seed": 0, "test_error": 1.0}
+    )
+    with pytest.raises(SystemExit, match=r"plain was trained at peak 0\.1.* at 0\.4"):
+        compare.compare("digits", None, 1.0, 1, {"plain": {"peak": 0.4}}, tmp_path)
 
 
 def test_training_is_the_same_for_the_same_seed(peers, digits):

@@ -290,8 +290,18 @@ def compare(
     name: str, limit: int | None, budget: float, seeds: int, methods: dict[str, dict[str, Any]],
     folder: Path,
 ) -> None:  # fmt: skip
-    """Trains methods with options of each, on every seed; what is recorded is left."""
+    """Trains methods with options of each, on every seed; what is recorded is left.
+
+    What is recorded with other options is refused, before anything is trained.
+    """
     path = folder / f"{name.partition(':')[0]}.jsonl"
+    for one in recorded(path):
+        for option, value in methods.get(one["method"], {}).items():
+            if one[option] != value:
+                sys.exit(
+                    f"{path}: {one['method']} was trained at {option} {one[option]:g}, and is "
+                    f"to be trained at {value:g}; take its lines out of the file to train it anew"
+                )
     there = {(one["method"], one["seed"]) for one in recorded(path)}
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary) / path.with_suffix(".pt").name

@@ -1,5 +1,6 @@
 """Selection among the examples of one batch, by scores computed before training's forward."""
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -220,8 +221,7 @@ def count_nonfinite(batch: int, epoch: int, stats: Stats, scores: Tensor) -> Non
     Raises:
         LossError: If there are any.
     """
-    finite = scores.isfinite()
-    if not finite.all():
+    if not math.isfinite(float(scores.sum())) and not (finite := scores.isfinite()).all():
         stats.nonfinite += int((~finite).sum())
         advice = ', or give on_nonfinite="keep" or "drop"'
         check_finite(scores, lambda row: f"{row} in batch {batch} of epoch {epoch}", advice)

@@ -94,10 +94,10 @@ def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tenso
     """
     if beta == 0:
         return torch.ones_like(up_to)  # exactly: keeping all must keep all
-    # b^(beta+1) - a^(beta+1), without cancellation for a narrow (a, b].
-    width = up_to - below
-    powers = -torch.expm1((beta + 1) * torch.log1p(-width / up_to))
-    return (up_to.pow(beta + 1) * powers / ((beta + 1) * width)).clamp(max=1.0)
+    # a^(beta+1) - b^(beta+1), without cancellation for a narrow (a, b].
+    width = below - up_to
+    powers = (width / up_to).log1p_().mul_(beta + 1).expm1_().mul_(up_to.pow(beta + 1))
+    return powers.div_(width.mul_(beta + 1)).clamp_(max=1.0)
 
 
 class RankShares(NamedTuple):
@@ -143,21 +143,19 @@ def count_shares(
         arrived: Losses that were added, in any number of sorted tensors.
         departed: Losses that were removed since, likewise.
     """
-    order: Tensor | slice = slice(None)
-    if len(losses) > _MANY:  # in order, as each search is then near the one before
+    shares, is_long = list[Tensor](), len(losses) > _MANY
+    if is_long:  # in order, as each search is then near the one before
         losses, order = losses.sort()
-    # Both sides of every tie in one search: the first half from the left, the other from the right,
-    # which is the left of the next representable number.
-    above = torch.nextafter(losses, losses.new_full((), torch.inf))
-    sides = torch.cat((losses, above))
-    counts = torch.zeros_like(sides, dtype=torch.int64)
-    for losses_sorted in arrived:
-        counts += torch.searchsorted(losses_sorted, sides)
-    for losses_sorted in departed:
-        counts -= torch.searchsorted(losses_sorted, sides)
-    ordered = (counts.to(torch.float64 if size > _MANY else losses.dtype) / size).view(2, -1)
-    shares = torch.empty_like(ordered)
-    shares[:, order] = ordered
+    for right in (False, True):
+        counts = torch.searchsorted(arrived[0], losses, right=right)
+        for losses_sorted in arrived[1:]:
+            counts += torch.searchsorted(losses_sorted, losses, right=right)
+        for losses_sorted in departed:
+            counts -= torch.searchsorted(losses_sorted, losses, right=right)
+        share = counts.to(torch.float64 if size > _MANY else losses.dtype).div_(size)
+        if is_long:
+            share = torch.empty_like(share).scatter_(0, order, share)
+        shares.append(share)
     return RankShares(*shares)
 
 

@@ -111,17 +111,15 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     >>> inclusion_probabilities(torch.tensor([0.1, 0.2, 0.9]), 2)
     tensor([0.3333, 0.6667, 1.0000])
     """
-    ascending, ascending_order = sort_values(precise(probabilities).clamp(min=LEAST_PROBABILITY))
-    ordered, order = ascending.flip(0), ascending_order.flip(0)
-    certain = torch.arange(len(ordered), device=ordered.device)
+    ordered, order = sort_values(precise(probabilities).clamp(min=LEAST_PROBABILITY))
+    places = torch.arange(size := len(ordered), device=ordered.device)
     # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the
     # first for which the largest of them stays within 1.
-    left = ordered.flip(0).cumsum(0).flip(0)
-    scales = (count - certain) / left
-    fits = (scales * ordered <= 1) | (certain >= count - 1)
-    first = fits.int().argmax()
-    scale = scales.take(first)  # indexing with brackets would synchronize
-    scaled = torch.where(certain < first, 1.0, (scale * ordered).clamp(max=1.0))
+    scales = (places + (count + 1 - size)) / ordered.cumsum(0)
+    fits = (scales * ordered <= 1) | (places <= size - count)
+    last = (fits * places).amax()
+    scale = scales.take(last)  # indexing with brackets would synchronize
+    scaled = torch.where(places > last, 1.0, (scale * ordered).clamp_(max=1.0))
     return torch.empty_like(scaled).scatter_(0, order, scaled)
 
 

@@ -56,12 +56,26 @@ for script in sys.argv[1:]:
     assert done.returncode == 0, done.stderr
 
 
+ANOTHER_RECIPE = ("--recipe", "map", "--only", "fonts:1000,hard=0.5", "--seeds", "1")
+
+
 @pytest.mark.slow
-def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(tmp_path):
-    budgets = ("--budgets", "--folder", tmp_path, "--processes", "2")
-    assert "0 of 6 runs" in run(*budgets, "--minutes", "0")
-    assert "6 of 6 runs" in run(*budgets)
-    assert "sb-memory" in (tmp_path / "gpu_budgets-small" / "pays.md").read_text()
+@pytest.mark.parametrize(
+    ("options", "count", "page", "text"),
+    [
+        ((), 6, "gpu_budgets-small/pays.md", "sb-memory"),
+        (ANOTHER_RECIPE, 7, "map-small/worst.md", "ratios of Memory()"),
+    ],
+    ids=["by default", "another recipe"],
+)
+@pytest.mark.sampled(2)
+def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(
+    tmp_path, options, count, page, text
+):
+    budgets = ("--budgets", "--folder", tmp_path, "--processes", "2", *options)
+    assert f"0 of {count} runs" in run(*budgets, "--minutes", "0")
+    assert f"{count} of {count} runs" in run(*budgets)
+    assert text in (tmp_path / page).read_text()
 
 
 def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
@@ -71,22 +85,6 @@ def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
         assert "traditional" in plan.strategies
         budgets[plan.settings.data].add(plan.settings.budget)
     assert budgets == {"cifar10": {4, 8, 16, 32, 64}, "gtsrb": {1, 2, 4, 8, 16}}
-
-
-@pytest.mark.slow
-def test_another_recipe_is_trained_by_its_name_and_with_other_seeds(tmp_path):
-    options = (
-        "--recipe",
-        "map",
-        "--only",
-        "fonts:1000,hard=0.5",
-        "--seeds",
-        "1",
-        "--folder",
-        tmp_path,
-    )
-    assert "7 of 7 runs" in run("--budgets", *options, "--processes", "2")
-    assert "ratios of Memory()" in (tmp_path / "map-small" / "worst.md").read_text()
 
 
 def test_the_map_has_a_curve_of_five_for_each_set_and_the_coarse_grid_first():

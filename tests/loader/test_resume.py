@@ -78,16 +78,17 @@ def test_with_workers_too(source, arguments):
 
 
 RULES = {
-    "none": lambda: None,
     "memory": lambda: Memory(keep=0.5, warmup=Epochs(1)),
+    "none": lambda: None,
     "weights": lambda: InfoBatch(0.5, 1.0),
 }
 
 
 @vital
 @in_workers
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.sampled(3)
 def test_a_sampler_alone_goes_on_in_torchdatas_loader(rule, workers):
     def make():
         sampler = SelectiveSampler(dataset(), rule(), seed=3, epochs=3)

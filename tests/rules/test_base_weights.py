@@ -95,6 +95,7 @@ def check_shares(drawn, expected):
 @pytest.mark.parametrize("weights", [EVEN, STEEP], ids=["even", "steep"])
 @pytest.mark.parametrize("losses", [LOSSES, NEW], ids=["all known", "some unknown"])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.sampled(5)
 def test_probabilities_are_those_of_the_formula(way, losses, weights):
     make, probabilities = WAYS[way]
     rule = taught(make(weights=weights), losses)
@@ -142,6 +143,7 @@ def test_a_guard_admits_suspects_alike_and_the_others_are_drawn_by_weights(keep)
 @pytest.mark.parametrize("weights", [None, EVEN, STEEP], ids=["none", "even", "steep"])
 @pytest.mark.parametrize("losses", [LOSSES, NEW], ids=["all known", "some unknown"])
 @pytest.mark.parametrize("way", MEMORIES)
+@pytest.mark.sampled(5)
 def test_unbiased_weights_make_the_mean_over_a_draw_that_of_the_base_weights(way, losses, weights):
     make, probabilities = MEMORIES[way]
     rule, base = taught(make(weights=weights, unbiased=True), losses), weights or [1.0] * SIZE

@@ -84,6 +84,7 @@ def sizes_of(loader):
 
 @every_rule
 @every_loader
+@pytest.mark.sampled(2)
 def test_epochs_have_the_batches_of_the_wrapped_loader(rule, wrap):
     data = Numbered(spread(COUNT))
     expected = sizes_of(wrap(data))

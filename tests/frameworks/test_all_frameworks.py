@@ -160,6 +160,7 @@ def test_a_draw_without_losses_gives_the_batches_of_the_plain_loop(framework):
         ("Hugging Face", "random", 1),  # it reads a batch ahead, and so draws by fewer losses
     ],
 )
+@pytest.mark.sampled(3)
 def test_weights_are_those_of_the_plain_loop(framework, selection, accumulated):
     settings = {"accumulated": accumulated}
     if framework == "Accelerate":

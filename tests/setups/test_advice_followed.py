@@ -314,6 +314,7 @@ TRAINERS = {
 
 
 @pytest.mark.parametrize("case", TRAINERS)
+@pytest.mark.sampled(2)
 def test_the_advice_of_a_trainer_works(case, tmp_path):
     given, message, advised = TRAINERS[case]
 

@@ -262,6 +262,7 @@ def test_a_cap_on_steps_selects_as_the_epochs_go_on():
 @pytest.mark.parametrize("looks", [1, 3])
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 @in_workers
+@pytest.mark.sampled(3)
 def test_a_look_at_a_batch_changes_nothing(make, looks, workers):
     def trained(looks):
         torch.manual_seed(3)

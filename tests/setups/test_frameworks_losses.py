@@ -253,6 +253,7 @@ def huggingface_trainer(folder, method, kind="mixin", trained=None, settings=Non
 @pytest.mark.parametrize("kind", ["base", "itself"])
 @pytest.mark.parametrize("method", ["two_pass", "memory"])
 @pytest.mark.parametrize("loss", TRAINED)
+@pytest.mark.sampled(3)
 def test_a_trainer_chooses_by_the_loss_that_it_trains_on(loss, method, kind, tmp_path):
     trained, alike = TRAINED[loss]
     ours = huggingface_trainer(tmp_path, method, kind, trained)

@@ -3,8 +3,9 @@
 Each training is a process of its own, with the interpreter of its peer (`build.sh` fetches them),
 and one line of ``results/peers/DATA.jsonl``; what is there already is not trained again.
 ``--tuned`` compares at the learning rate that is best for each method on held-out training
-examples, three trainings of each rate, in the records of ``tuning/`` and ``tuned/``. ``--table``
-trains nothing.
+examples, three trainings of each rate, in the records of ``tuning/`` and ``tuned/``. ``--seconds``
+trains at those rates again, all methods in turns, to time them where nothing else runs, in the
+records of ``seconds/``. ``--table`` trains nothing.
 """
 
 import argparse
@@ -195,15 +196,23 @@ def rows_of(
             yield method, runs, cells
 
 
+def seconds_beside(by_method: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
+    """The median seconds of each method, over those of plain training in PyTorch's same release."""
+    seconds = {
+        method: statistics.median(one["seconds"] for one in runs)
+        for method, runs in by_method.items()
+    }
+    return {
+        method: amount / seconds["plain" if ROWS[method][0] == "this" else "plain-2.7"]
+        for method, amount in seconds.items()
+    }
+
+
 def table() -> Iterator[str]:
     """The lines of the table, from the records alone."""
     for path in sorted(RECORDS.glob("*.jsonl")):
         by_method = grouped(recorded(path), "method")
-        first = by_method["plain"][0]
-        seconds = {
-            method: statistics.median(one["seconds"] for one in runs)
-            for method, runs in by_method.items()
-        }
+        first, seconds = by_method["plain"][0], seconds_beside(by_method)
         yield title(path, first)
         yield f"{len(by_method['plain'])} seeds, threads: {first['threads']}."
         yield ""
@@ -214,11 +223,9 @@ def table() -> Iterator[str]:
         yield "|:---|---:|---:|:---|---:|---:|:---|"
         for method, runs, cells in rows_of(by_method):
             spent = statistics.mean(one["spent"] for one in runs)
-            beside_plain = "plain" if ROWS[method][0] == "this" else "plain-2.7"
-            ratio = seconds[method] / seconds[beside_plain]
             yield (
                 f"| {ROWS[method][1]} | {error_of(runs)} | "
-                f"{cells} | {spent:.2f} | {ratio:.2f} | {runs[0]['code']} |"
+                f"{cells} | {spent:.2f} | {seconds[method]:.2f} | {runs[0]['code']} |"
             )
         yield ""
         yield from beside_default(by_method)
@@ -236,14 +243,19 @@ def tuned_table() -> Iterator[str]:
         by_method = grouped(recorded(path), "method")
         first = by_method["plain"][0]
         yield title(path, first)
+        seconds = seconds_beside(grouped(recorded(RECORDS / "seconds" / path.name), "method"))
         yield f"{len(by_method['plain'])} seeds, batches of {first['batch']}."
         yield ""
-        yield "| method | rate | test error, % | less plain's, 95 % interval | verdict | code |"
-        yield "|:---|---:|---:|---:|:---|:---|"
+        yield (
+            "| method | rate | test error, % | less plain's, 95 % interval | verdict | "
+            "seconds over plain's | code |"
+        )
+        yield "|:---|---:|---:|---:|:---|---:|:---|"
         for method, runs, cells in rows_of(by_method):
+            ratio = f"{seconds[method]:.2f}" if method in seconds else "–"  # noqa: RUF001
             yield (
                 f"| {ROWS[method][1]} | {runs[0]['peak']:g} | {error_of(runs)} | {cells} | "
-                f"{runs[0]['code']} |"
+                f"{ratio} | {runs[0]['code']} |"
             )
         yield ""
         yield from beside_default(by_method)
@@ -329,15 +341,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", help="separated by commas; all by default")
     parser.add_argument("--tuned", action="store_true", help="at the learning rate of each method")
+    parser.add_argument("--seconds", action="store_true", help="time them at those rates, in turns")
     parser.add_argument("--table", action="store_true", help="write the table, and train nothing")
     asked = parser.parse_args()
     if not asked.table:
-        methods = asked.methods.split(",") if asked.methods else TUNED if asked.tuned else ROWS
+        tuned = asked.tuned or asked.seconds
+        methods = asked.methods.split(",") if asked.methods else TUNED if tuned else ROWS
         options: dict[str, dict[str, Any]] = {method: {} for method in methods}
-        if asked.tuned:
+        if tuned:
             peaks = tune(asked.data, asked.limit, asked.budget, list(methods))
             options = {name: {"batch": BATCH_TUNED, "peak": peak} for name, peak in peaks.items()}
-        folder = RECORDS / "tuned" if asked.tuned else RECORDS
+        if asked.seconds:  # also of plain training in the release that Composer needs
+            options["plain-2.7"] = options["plain"]
+        folder = RECORDS / "seconds" if asked.seconds else RECORDS / "tuned" if tuned else RECORDS
         compare(asked.data, asked.limit, asked.budget, asked.seeds, options, folder)
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 

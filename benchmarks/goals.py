@@ -78,7 +78,8 @@ def report(title: str, goals: list[Goal], asked: argparse.Namespace) -> None:
             "rows": [goal._asdict() for goal in goals],
         }
         asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(record, separators=(",", ":")).replace("},{", "},\n{")  # a row a line
+        asked.json.write_text(text + "\n", encoding="utf-8")
     missed = [f"{goal.setting}, {goal.what}" for goal in goals if goal.met is False]
     if asked.check and missed:
         raise SystemExit(f"goals missed: {'; '.join(missed)}")

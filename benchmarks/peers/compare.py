@@ -328,7 +328,7 @@ def append(path: Path, record: dict[str, Any]) -> None:
     """Adds a training to a file of records, and prints its error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as records:
-        records.write(json.dumps(record) + "\n")
+        records.write(json.dumps(record, separators=(",", ":")) + "\n")
     method, seed, error = record["method"], record["seed"], record["test_error"]
     print(f"{method}, rate {record['peak']:g}, seed {seed}: {error:.2f} %", flush=True)
 

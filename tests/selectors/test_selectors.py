@@ -1,5 +1,6 @@
 """Selectors against Algorithm 2, and the share that they keep."""
 
+import copy
 from collections import deque
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from reference import batch_first, mid_rank_probability, one_at_a_time, shared_probability
 from resuming import check_resumes, selecting
-from siftback import Percentile, Uniform
+from siftback import InBatchRank, Percentile, Uniform
 from siftback.errors import ConfigError, StateError
 from siftback.selectors.percentile import LossHistory, percentile_probabilities
 from siftback.selectors.uniform import All
@@ -90,6 +91,19 @@ def test_higher_losses_have_higher_probabilities_and_equal_ones_equal(losses, be
     probabilities = percentile_probabilities(*LossHistory().rank(scores), beta)
     assert (probabilities.diff()[scores.diff() == 0] == 0).all()
     assert (probabilities.diff() >= 0).all()
+
+
+@pytest.mark.parametrize("selector", [Percentile(keep=0.5), InBatchRank(keep=0.5)])
+def test_a_column_of_scores_is_selected_by_as_a_copy_of_it_without_a_warning(selector):
+    column = torch.rand(64, 3, generator=seeded())[:, 0]
+    kept = []
+    torch.set_warn_always(True)  # PyTorch otherwise warns once, maybe in another test
+    try:
+        for scores in (column, column.contiguous()):
+            kept.append(copy.deepcopy(selector).select(scores, seeded(1), 32).positions)
+    finally:
+        torch.set_warn_always(False)
+    assert torch.equal(*kept)
 
 
 def test_probabilities_stay_right_in_a_history_too_long_to_tell_neighbours_apart_in_float32():

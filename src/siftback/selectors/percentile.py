@@ -116,7 +116,7 @@ class RankShares(NamedTuple):
 def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
     """Computes the shares of a history that are less than each loss, and less than or equal to it.
 
-    One sort and one ``searchsorted``, on the device of the losses, without synchronizing with it.
+    One sort and two searches, on the device of the losses, without synchronizing with it.
 
     Args:
         losses: float[N], finite.
@@ -143,6 +143,7 @@ def count_shares(
         arrived: Losses that were added, in any number of sorted tensors.
         departed: Losses that were removed since, likewise.
     """
+    losses = losses.contiguous()  # as PyTorch warns of a search by others
     shares, is_long = list[Tensor](), len(losses) > _MANY
     if is_long:  # in order, as each search is then near the one before
         losses, order = losses.sort()
@@ -153,9 +154,7 @@ def count_shares(
         for losses_sorted in departed:
             counts -= torch.searchsorted(losses_sorted, losses, right=right)
         share = counts.to(torch.float64 if size > _MANY else losses.dtype).div_(size)
-        if is_long:
-            share = torch.empty_like(share).scatter_(0, order, share)
-        shares.append(share)
+        shares.append(torch.empty_like(share).scatter_(0, order, share) if is_long else share)
     return RankShares(*shares)
 
 

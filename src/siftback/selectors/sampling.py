@@ -113,8 +113,8 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     """
     ordered, order = sort_values(precise(probabilities).clamp(min=LEAST_PROBABILITY))
     places = torch.arange(size := len(ordered), device=ordered.device)
-    # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the
-    # first for which the largest of them stays within 1.
+    # In ascending order: with the j values after a place at 1, those up to it are scaled by
+    # (k - j) / (their sum). The right place is the last one whose own value stays within 1.
     scales = (places + (count + 1 - size)) / ordered.cumsum(0)
     fits = (scales * ordered <= 1) | (places <= size - count)
     last = (fits * places).amax()

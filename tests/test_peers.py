@@ -90,6 +90,13 @@ def test_a_training_at_a_rate_no_longer_chosen_is_refused(peers, tmp_path):
         compare.compare("digits", None, 1.0, 1, {"plain": {"peak": 0.4}}, tmp_path)
 
 
+def test_seconds_without_those_of_plain_training_are_refused(peers, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--seconds", "--methods", "siftback-sb"])
+    with pytest.raises(SystemExit):
+        peers[0].main()
+    assert "add plain to --methods" in capsys.readouterr().err
+
+
 def test_training_is_the_same_for_the_same_seed(peers, digits):
     _, train, work = peers
     data, _ = work.read(digits)

@@ -197,7 +197,10 @@ def rows_of(
 
 
 def seconds_beside(by_method: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
-    """The median seconds of each method, over those of plain training in PyTorch's same release."""
+    """The median seconds of each method, over those of plain training.
+
+    Of the peers' own code, whatever PyTorch it runs in, that is plain training in Composer's.
+    """
     seconds = {
         method: statistics.median(one["seconds"] for one in runs)
         for method, runs in by_method.items()
@@ -307,14 +310,15 @@ def compare(
     What is recorded with other options is refused, before anything is trained.
     """
     path = folder / f"{name.partition(':')[0]}.jsonl"
-    for one in recorded(path):
+    before = recorded(path)
+    for one in before:
         for option, value in methods.get(one["method"], {}).items():
             if one[option] != value:
                 sys.exit(
                     f"{path}: {one['method']} was trained at {option} {one[option]:g}, and is "
                     f"to be trained at {value:g}; take its lines out of the file to train it anew"
                 )
-    there = {(one["method"], one["seed"]) for one in recorded(path)}
+    there = {(one["method"], one["seed"]) for one in before}
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary) / path.with_suffix(".pt").name
         export(name, limit, data)
@@ -347,6 +351,8 @@ def main() -> None:
     if not asked.table:
         tuned = asked.tuned or asked.seconds
         methods = asked.methods.split(",") if asked.methods else TUNED if tuned else ROWS
+        if asked.seconds and "plain" not in methods:
+            parser.error("--seconds are over those of plain training: add plain to --methods")
         options: dict[str, dict[str, Any]] = {method: {} for method in methods}
         if tuned:
             peaks = tune(asked.data, asked.limit, asked.budget, list(methods))

@@ -105,7 +105,7 @@ def read_runs(comparison: Comparison) -> pd.DataFrame:
         for run in in_order(comparison.runs)
     ]
     table = pd.DataFrame(rows, columns=[*RunSummary.__dataclass_fields__, *derived, "machine"])
-    # As objects, few labels are compared in a fifth of the time.
+    # As objects, few labels are compared in less than half the time.
     return table.astype(dict.fromkeys(OPTIONAL, float) | {"label": object, "machine": object})
 
 

@@ -80,7 +80,7 @@ def inputs_of(data: Any, split: str) -> torch.Tensor:
     """The inputs as a model gets them."""
     if split == "test":
         return torch.cat([inputs for inputs, _ in evaluation_batches(data, 7)])
-    return BatchStream(data, 1, 0).plain_of(torch.arange(len(data.train_labels)))[0]
+    return BatchStream(data, 1, 0).batch_of(torch.arange(len(data.train_labels)))[0]
 
 
 INPUTS = ["weight", "rooms", "colour", "new"]

@@ -78,9 +78,10 @@ def test_only_seed_and_epoch_decide(data):
 @pytest.mark.parametrize("given", range(7))
 def test_a_state_goes_on_at_every_batch(data, given, chosen):
     one, other = BatchStream(data, 8, 3, indexed=True), BatchStream(data, 8, 3, indexed=True)
+    one.only(chosen)
+    list(one)  # an epoch, whose last batch may be short
     epoch_of = iter(one)
     one.set_epoch(5)
-    one.only(chosen)
     for _ in range(given):
         next(epoch_of, None)
     state = one.state_dict()
@@ -94,6 +95,21 @@ def test_a_state_goes_on_at_every_batch(data, given, chosen):
         assert indices.equal(there)
         assert batch[0].equal(batch_there[0])
     assert len(list(other)) == len(other), "the epoch after it is whole"
+
+
+def test_the_first_batch_of_an_epoch_completes_the_last_one_of_the_epoch_before(data):
+    batches, total = BatchStream(data, 8, 3, indexed=True), 0
+    for number, chosen in enumerate((13, 3, 2, EXAMPLES - 1, None, None)):
+        batches.set_epoch(number)
+        batches.only(None if chosen is None else torch.arange(chosen))
+        count = len(batches)
+        sizes = torch.tensor([len(indices) for indices, _ in batches])
+        ends = total + sizes.cumsum(0)
+        assert len(sizes) == count
+        assert (ends[:-1] % 8 == 0).all()
+        assert sizes.max() <= 8
+        assert sizes.sum() == (chosen or EXAMPLES // 8 * 8)
+        total = int(ends[-1])
 
 
 def test_a_resumed_stream_may_move_on(data):

@@ -113,7 +113,7 @@ def test_a_budget_may_end_while_what_was_left_out_is_forwarded(
 def test_examples_by_index_are_as_they_are() -> None:
     data = load("digits")
     stream = BatchStream(data, BATCH, seed=1)
-    images, labels = stream.plain_of(torch.tensor([300, 2]))
+    images, labels = stream.batch_of(torch.tensor([300, 2]))
     whole, targets = (torch.cat(parts) for parts in zip(*stream.plain(400), strict=True))
     assert images.equal(whole[[300, 2]])
     assert labels.equal(targets[[300, 2]])

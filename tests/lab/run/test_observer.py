@@ -154,7 +154,7 @@ def test_gradients_are_those_of_parts_of_batches_in_training(data, model, tmp_pa
     columns = look.columns
     assert len(columns["cosine"]) == BATCHES * 3 * 3
     order = torch.randperm(160, generator=torch.Generator().manual_seed(0))[:16]
-    images, labels = BatchStream(data, 16, 0).plain_of(order)
+    images, labels = BatchStream(data, 16, 0).batch_of(order)
 
     def gradient(rows):
         torch.set_rng_state(chance)

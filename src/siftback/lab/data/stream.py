@@ -85,10 +85,10 @@ class BatchStream:
         self.batch_size = batch_size
         self.examples = len(data.train_labels)
         self.indexed = indexed
-        self._left = torch.ones(self.examples, dtype=torch.bool)  # by `only`
-        self._batches = self.examples // batch_size
+        self.only(None)
+        self._short = 0  # examples of a last batch that this epoch's first one completes
         self._seed, self._epoch = seed, 0
-        self._position = 0  # batches of this epoch that were given
+        self._position = 0  # examples of this epoch that were given
         self._generator = torch.Generator()
         self._resumed: Tensor | None = None  # the generator's state at the position to go on from
         self._finish = finisher(data, device, channels_last, augment)
@@ -102,33 +102,36 @@ class BatchStream:
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0, that the next ``iter()`` gives."""
         if epoch != self._epoch:
+            self._short = (self._short + self._position) % self.batch_size
             self._epoch, self._position, self._resumed = epoch, 0, None
 
     def only(self, indices: Tensor | None) -> None:
         """Leaves all other examples out, from the next epoch on; None leaves none out.
 
-        The examples that are left come in the order of the whole epoch; the last batch is short.
+        The examples that are left come in the order of the whole epoch. The last batch is short,
+        and the first one of the next epoch has as many examples as complete it, so that a pool of
+        them copies no others.
         """
         self._left = torch.full((self.examples,), indices is None)
-        self._batches = self.examples // self.batch_size
+        self._count = self.examples // self.batch_size * self.batch_size  # of an epoch
         if indices is not None:
             self._left[indices] = True
-            self._batches = -(-int(self._left.sum()) // self.batch_size)
+            self._count = int(self._left.sum())
 
     def resize(self, batch_size: int) -> None:
         """Gives batches of another size from the next epoch on."""
-        self.batch_size = batch_size
-        self._batches = self.examples // batch_size
+        self.batch_size, self._short = batch_size, 0
+        self.only(None)
 
     def __len__(self) -> int:
-        return self._batches
+        return -(-(self._short + self._count) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
         # SeedSequence spreads neighbouring pairs far apart, where adding them would collide.
         state = np.random.SeedSequence([self._seed, self._epoch]).generate_state(1)
         generator = self._generator = torch.Generator().manual_seed(int(state[0]))
         order = torch.randperm(self.examples, generator=generator)
-        order = order[self._left[order]][: len(self) * self.batch_size]
+        order = order[self._left[order]][: self._count]
         if self._sizes is not None:
             buckets = enumerate(torch.split(order, BUCKET * self.batch_size))
             order = torch.cat(
@@ -142,34 +145,32 @@ class BatchStream:
         else:
             generator.set_state(self._resumed)
             self._resumed = None
-        for indices in torch.split(order, self.batch_size)[self._position :]:
-            batch = self._batch(indices, generator)
-            self._position += 1
+        while self._position < len(order):
+            in_batch = (self._short + self._position) % self.batch_size
+            indices = order[self._position :][: self.batch_size - in_batch]
+            batch = self.batch_of(indices, generator)
+            self._position += len(indices)
             yield (indices, batch) if self.indexed else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the epoch, the number of its batches so far, and its random numbers' state.
+        """Returns the position among the batches, and the random numbers' state.
 
         The examples that `only` leaves are no part of it: the caller chooses them again.
         """
         generator = self._generator.get_state() if self._resumed is None else self._resumed
-        return {"epoch": self._epoch, "given": self._position, "generator": generator}
+        return {"at": (self._epoch, self._position, self._short), "generator": generator}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Has the next ``iter()`` give the remaining batches of an interrupted epoch."""
-        self._epoch, self._position = state["epoch"], state["given"]
+        self._epoch, self._position, self._short = state["at"]
         self._resumed = state["generator"] if self._position else None
 
     def plain(self, count: int) -> Iterator[Batch]:
-        """Yields the first training examples, by index, not augmented."""
-        for rows in torch.split(torch.arange(min(count, self.examples)), self.batch_size):
-            yield self.plain_of(rows)
+        """Returns batches of the first training examples, by index, not augmented."""
+        return map(self.batch_of, torch.split(torch.arange(self.examples)[:count], self.batch_size))
 
-    def plain_of(self, indices: Tensor) -> Batch:
-        """Returns training examples by index, int64[n], not augmented."""
-        return self._batch(indices, None)
-
-    def _batch(self, indices: Tensor, generator: torch.Generator | None) -> Batch:
+    def batch_of(self, indices: Tensor, generator: torch.Generator | None = None) -> Batch:
+        """Returns training examples by index, int64[n], augmented where there is a generator."""
         rows = indices.to(self._labels.device)
         inputs = self._inputs.index_select(0, rows)
         inputs = inputs.permute(0, 3, 1, 2) if self._channels_last else inputs

@@ -79,7 +79,7 @@ class Observer:
         rows = torch.split(
             torch.arange(len(self._indices)), evaluation_batch_size(self._settings, self._data)
         )
-        forward = cache(lambda: self._forward(model, map(self._stream.plain_of, rows)))
+        forward = cache(lambda: self._forward(model, map(self._stream.batch_of, rows)))
         for kind in self.kinds:
             started = time.perf_counter()
             if kind == "gradients":
@@ -141,7 +141,7 @@ class Observer:
         generator = torch.Generator().manual_seed(0)
         model = copy.deepcopy(model).train()
         for number, positions in enumerate(self._sample):
-            inputs, labels = self._stream.plain_of(positions)
+            inputs, labels = self._stream.batch_of(positions)
             whole, losses = self._gradient(model, inputs, labels)
             order = losses.argsort(stable=True)
             random = torch.randperm(len(labels), generator=generator).to(order.device)

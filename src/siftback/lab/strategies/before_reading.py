@@ -87,7 +87,7 @@ class BeforeReading(LoaderBatches):
             if self.is_over():  # no epoch will be drawn by it
                 break
             with autocast_context(job.settings, job.device):
-                inputs, labels = self.stream.plain_of(indices)
+                inputs, labels = self.stream.batch_of(indices)
                 losses, predictions = self._predict(inputs, labels)
             self.count_lengths(inputs, FORWARD)
             self.loader.record(losses, indices=indices, **predictions)

@@ -35,7 +35,7 @@ def data(request) -> ImageData:
 
 
 def normalised(data: ImageData, images: torch.Tensor) -> torch.Tensor:
-    mean, std = data.mean.view(-1, 1, 1), data.std.view(-1, 1, 1)
+    mean, std = (moment.view(-1, 1, 1) for moment in data.moments)
     return (images / 255 - mean) / std
 
 
@@ -140,7 +140,7 @@ def test_cutout_leaves_the_mean(data):
     cut = (images - plain).abs().amax(1, keepdim=True).expand_as(images) > 1e-4
     assert cut.any()
     # Half a byte's step is as near to the mean as a byte can be.
-    assert images[cut].abs().max() <= 0.501 / (255 * data.std.min())
+    assert images[cut].abs().max() <= 0.501 / (255 * data.moments[1].min())
 
 
 def test_normalised_training_images_are_standard(data):

@@ -165,21 +165,12 @@ class ImageData(DataSet):
         channels = self.train_inputs.shape[1]
         return {"classes": self.classes, "channels": channels, "size": self.size}
 
-    @property
-    def mean(self) -> Tensor:
-        """Mean of the training images scaled to [0, 1], per channel: float32 [C]."""
-        return self._moments[0]
-
-    @property
-    def std(self) -> Tensor:
-        """Standard deviation of the training images scaled to [0, 1], per channel: float32 [C].
-
-        It is 1 for a channel of one value, which cannot be scaled.
-        """
-        return self._moments[1]
-
     @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the training images scaled to [0, 1]: float32 [C] each.
+
+        The deviation is 1 for a channel of one value, which cannot be scaled.
+        """
         # Counting the 256 values is exact and needs no float copy of the whole set.
         counts = torch.stack(
             [channel.flatten().bincount(minlength=256) for channel in self.train_inputs.unbind(1)]
@@ -212,22 +203,13 @@ class TableData(DataSet):
         inputs = self.train_inputs.shape[1]
         return {"classes": self.classes, "channels": inputs, "size": (1, 1)}
 
-    @property
-    def mean(self) -> Tensor:
-        """Mean of each number over the training rows that have it: float32 [F]."""
-        return self._moments[0]
-
-    @property
-    def std(self) -> Tensor:
-        """Standard deviation of each number over the training rows that have it: float32 [F].
-
-        It is 1 for numbers that are all equal, which cannot be scaled; of other inputs the mean is
-        0 and it is 1.
-        """
-        return self._moments[1]
-
     @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each number over the training rows that have it.
+
+        Two times float32 [F]. The deviation is 1 for numbers that are all equal, which cannot be
+        scaled; of other inputs the mean is 0 and it is 1.
+        """
         values = self.train_inputs.double()
         valid = ~values.isnan()
         valid[:, self.numbers :] = False

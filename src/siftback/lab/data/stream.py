@@ -207,7 +207,7 @@ def finisher(
     if isinstance(data, ImageData):
         return NormalisedImages(data, device, channels_last, augment or data.augmentation)
     if isinstance(data, TableData):
-        mean, std = data.mean.to(device), data.std.to(device)
+        mean, std = (moment.to(device) for moment in data.moments)
         # A number that is missing becomes 0, the mean.
         return lambda rows, labels, generator: (((rows - mean) / std).nan_to_num(0.0), labels)
     if isinstance(data, PixelData):
@@ -229,14 +229,15 @@ class NormalisedImages:
     ) -> None:
         self._augment = augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        mean, std = data.moments
         # The byte nearest to the mean of each channel, which becomes 0.
-        self._zero = (255 * data.mean).round().to(torch.uint8).to(device)
+        self._zero = (255 * mean).round().to(torch.uint8).to(device)
         # A whole image of constants, in the batch's own layout, lets torch run over both as over
         # one long vector: several times faster than broadcasting three numbers.
         shape = (1, *data.train_inputs.shape[1:])
         self._scale, self._shift = (
             constants.view(1, -1, 1, 1).expand(shape).contiguous(memory_format=self._layout)
-            for constants in ((1 / (255 * data.std)).to(device), (-data.mean / data.std).to(device))
+            for constants in ((1 / (255 * std)).to(device), (-mean / std).to(device))
         )
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:

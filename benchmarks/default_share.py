@@ -11,6 +11,7 @@ Runs are lines of ``--out``, and those that are there are not repeated.
 """
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from siftback.lab.rates import onecycle
 TITLE = "What the default of Memory might be: small networks and pictures, held-out examples"
 BATCH, WARMUP, FLOOR = 128, 0.15, 0.1
 FONTS_SEED = 7  # of digits of fonts, which no recipe has
+HELD = 50  # one example in so many is held back, where a candidate needs some
 LEAST = 16  # rows of a last batch, as BatchNorm's statistics of fewer say little
 TRADITIONAL = "traditional"
 
@@ -99,6 +101,9 @@ class Candidate(NamedTuple):
         least: The tail begins once a draw within it would have at least this share.
         passes: It does not begin before so many passes.
         exponent: Of the weights ``1 / p``, from the share of the training that is done.
+        latest: The tail begins after so many epochs of the budget, if not before.
+        memorised: Whether examples are held back, and an example has at least the probability
+            ``1 - (mean loss in training) / (mean loss of these)``.
     """
 
     what: str
@@ -107,6 +112,12 @@ class Candidate(NamedTuple):
     least: float = 0.0
     passes: int = 0
     exponent: Callable[[float], float] = lambda done: 0.0
+    latest: float = math.inf
+    memorised: bool = False
+
+    def tail_of(self, budget: float) -> float:
+        """Returns the share of a training of so many epochs that is its tail."""
+        return max(self.tail, 1 - self.latest / budget)
 
 
 def ratios(losses: Tensor, floor: float = FLOOR, certain: float = 1.0) -> Tensor:
@@ -158,6 +169,35 @@ CANDIDATES = {
         "loss over mean, tail 0.45 after 8 passes", lambda losses, done: ratios(losses), 0.45, 0, 8
     ),
     "tail.5": Candidate("loss over mean, tail 0.5", lambda losses, done: ratios(losses), 0.5),
+    "tail.45.by8": Candidate(
+        "loss over mean, tail 0.45, and from the eighth epoch at the latest",
+        lambda losses, done: ratios(losses),
+        0.45,
+        latest=8,
+    ),
+    "tail.45.by4": Candidate(
+        "loss over mean, tail 0.45, and from the fourth epoch at the latest",
+        lambda losses, done: ratios(losses),
+        0.45,
+        latest=4,
+    ),
+    "memorised": Candidate(
+        "loss over mean, at least what held-back losses say",
+        lambda losses, done: ratios(losses),
+        memorised=True,
+    ),
+    "memorised.tail.45": Candidate(
+        "loss over mean, at least what held-back losses say, tail 0.45",
+        lambda losses, done: ratios(losses),
+        0.45,
+        memorised=True,
+    ),
+    "half.tail.45": Candidate(
+        "loss over half the mean, tail 0.45", lambda losses, done: ratios(losses, certain=0.5), 0.45
+    ),
+    "keep.55.tail.45": Candidate(
+        "percentiles, a share of 0.55, tail 0.45", lambda losses, done: percentiles(losses), 0.45
+    ),
     "half": Candidate("loss over half the mean", lambda losses, done: ratios(losses, certain=0.5)),
     "half.tail.3": Candidate(
         "loss over half the mean, tail 0.3", lambda losses, done: ratios(losses, certain=0.5), 0.3
@@ -250,6 +290,9 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
     """The error on what is held out, in percent, after a training of a budget."""
     inputs, labels, unseen, right = pictures(case)
     count, total, spent, epoch = len(inputs), 3 * len(inputs) * budget, 0, 0
+    held = math.ceil(count / HELD) if candidate and candidate.memorised else 0
+    back, known = (inputs[:held], labels[:held]), (inputs[held:], labels[held:])
+    (inputs, labels), count = known, count - held
     mean = inputs.float().mean((0, 2, 3), keepdim=True)
     deviation = inputs.float().std((0, 2, 3), keepdim=True)
 
@@ -268,7 +311,7 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
         order = torch.randperm(count, generator=generator)
         done, weights = spent / total, torch.ones(count)
         begun = epoch > 0 and spent >= 3 * count * round(WARMUP * budget)
-        in_tail = candidate and done >= 1 - candidate.tail and epoch >= candidate.passes
+        in_tail = candidate and done >= 1 - candidate.tail_of(budget) and epoch >= candidate.passes
         if candidate and begun and in_tail and not has_tail:
             has_tail = float(candidate.probabilities(losses, done).mean()) >= candidate.least
         if candidate is None or not begun or has_tail:
@@ -276,6 +319,14 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
         else:
             assert candidate is not None
             probabilities = candidate.probabilities(losses, done)
+            if held:
+                model.eval()
+                with torch.no_grad():
+                    there = float(F.cross_entropy(model(normalised(back[0])), back[1]))
+                model.train()
+                spent += held
+                learned = 1 - float(losses.nanmean()) / there
+                probabilities = probabilities.clamp(min=max(0.0, learned))
             draws = torch.rand(count, dtype=torch.float64, generator=generator)
             drawn = draws < probabilities
             factors = probabilities ** -candidate.exponent(done)

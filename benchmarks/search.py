@@ -31,7 +31,7 @@ from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.figures.budget_ratios import budget_ratio
 from siftback.lab.models import build
 from siftback.lab.records.run_summary import ScoringCost
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.after_reading import AfterReading, measure_scoring_cost
 from siftback.lab.strategies.before_reading import BeforeReading
@@ -267,7 +267,7 @@ def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) ->
     """Final errors in percent by strategy and share, and of each by seed."""
     print(out.name, flush=True)
     plan = Plan(settings, names, (0.5,), seeds, matched=False)
-    runs = compare(plan, out, NullReporter(), existing="resume" if out.exists() else "refuse").runs
+    runs = compare(plan, out, Reporter(), existing="resume" if out.exists() else "refuse").runs
     found: dict[str, dict[int, float]] = {}
     for run in (run for run in runs if run.seed in seeds):
         name = f"{run.strategy}@{run.keep_asked}"

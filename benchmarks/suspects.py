@@ -24,7 +24,7 @@ from siftback.lab.data.stream import evaluation_batches
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.suspects_report import precision_recall, read_suspects
 from siftback.lab.forward import TEST_BATCH, autocast_context, training_device
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.run.train import stages
 from siftback.lab.settings import Settings
 
@@ -43,7 +43,7 @@ def by_guard(settings: Settings, seed: int) -> Tensor:
     """bool[N], the label issues at the end of a training by `Memory` with a guard."""
     with TemporaryDirectory() as folder:
         plan = Plan(settings, [GUARDED], (KEEP,), [seed], matched=False)
-        compare(plan, Path(folder), NullReporter())
+        compare(plan, Path(folder), Reporter())
         (suspects,) = read_suspects(Path(folder)).values()
     return torch.tensor(suspects["guard"].to_numpy())
 

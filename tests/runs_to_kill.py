@@ -10,7 +10,7 @@ from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.summary_table import rows
 from siftback.lab.run.checkpoints import CheckpointPolicy
-from siftback.lab.run.progress import NullReporter, Reporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run, Settings
 
 # Names that hold seconds, and such as are measured: a price of scores, and costs counted with it.
@@ -41,7 +41,7 @@ def go(folder: Path, strategies: list[str], epochs: float, every: float) -> None
     """Runs in the process to be killed."""
     torch.set_num_threads(1)
     asked = settings(epochs=epochs)
-    compare_and_keep(folder, asked, strategies, every, NullReporter())
+    compare_and_keep(folder, asked, strategies, every, Reporter())
 
 
 def told(folder: Path) -> dict[str, Any]:

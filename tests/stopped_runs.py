@@ -6,7 +6,7 @@ import pytest
 
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.run.checkpoints import CheckpointPolicy
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 
 
@@ -14,7 +14,7 @@ class StoppedError(Exception):
     pass
 
 
-class Stops(NullReporter):
+class Stops(Reporter):
     def update(self, done: float) -> None:
         if done > 0.6:
             raise StoppedError
@@ -23,10 +23,10 @@ class Stops(NullReporter):
 def check_a_run_goes_on(settings: Settings, folder: Path) -> None:
     """Compares a run that was stopped and went on with one that was not."""
     plan = Plan(settings, ["sb-memory-default"], [0.5], [0], matched=False)
-    whole = compare(plan, folder / "whole", NullReporter())
+    whole = compare(plan, folder / "whole", Reporter())
     every = CheckpointPolicy(share=0.1)
     with pytest.raises(StoppedError):
         compare(plan, folder / "out", Stops(), policy=every)
-    resumed = compare(plan, folder / "out", NullReporter(), "resume", policy=every)
+    resumed = compare(plan, folder / "out", Reporter(), "resume", policy=every)
     for first, second in zip(whole.runs, resumed.runs, strict=True):
         assert (first.test_loss_final, first.steps) == (second.test_loss_final, second.steps)

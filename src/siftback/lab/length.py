@@ -5,7 +5,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
@@ -20,6 +22,9 @@ PHASES = (
 )  # fmt: skip
 
 Unit = Literal["epochs", "cost", "seconds"]
+
+RAPL = Path("/sys/class/powercap/intel-rapl")
+"""The counters of the processors' energy, where the kernel shows them."""
 
 
 class Spent(NamedTuple):
@@ -76,10 +81,8 @@ class Length:
         if settings.budget:
             cost = (FORWARD + BACKWARD) * examples * settings.budget
         cost = run.cost_budget or cost
-        for unit, budget, taken in (
-            ("forwards", cost, scoring.cost),
-            ("seconds", seconds, scoring.seconds),
-        ):
+        budgets = ("forwards", cost, scoring.cost), ("seconds", seconds, scoring.seconds)
+        for unit, budget, taken in budgets:
             if budget <= taken:
                 raise ConfigError(
                     f"{run.strategy} has a budget of {budget:.0f} {unit}, and its scores cost "
@@ -99,40 +102,46 @@ class Length:
 
     def is_over(self, spent: Spent) -> bool:
         """Returns whether the training is done, or has used up what it may."""
-        return (
-            self.done(spent) >= 1
-            or spent.cost >= self.most_cost
-            or spent.seconds >= self.most_seconds
-        )
+        has_time = spent.seconds < self.most_seconds
+        return self.done(spent) >= 1 or spent.cost >= self.most_cost or not has_time
 
 
 class PhaseClock:
     """Every second from the start on belongs to one phase, so that phases sum to the total.
 
     Marks are explicit: each says what begins. What a loader does within another phase, and times
-    itself, is moved to its own by `move`.
+    itself, is moved to its own by `move`. Joules are counted of the same time, where
+    `energy_monitor` finds a counter.
 
     Args:
         device: Where the work is done. On an accelerator its queue is waited for whenever the
             clock is read, not at each mark: there, phases are those of the host.
+        scoring: Seconds that scoring took before.
+
+    Attributes:
+        joules: Energy until the last pause, of the "gpu", of the "cpu" packages, and of the "dram".
 
     >>> clock = PhaseClock(torch.device("cpu"))
     >>> clock.start("loading")
     >>> clock.mark("forward")
     >>> with clock.paused():
-    ...     seconds, phases = clock.seconds, clock.phases
-    >>> phases["loading"] > 0, sum(phases.values()) == seconds
-    (True, True)
+    ...     phases = clock.phases
+    >>> phases["loading"] > 0, phases["backward"]
+    (True, 0.0)
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, scoring: float = 0.0) -> None:
         self._device = device
-        self._spent = dict.fromkeys(PHASES, 0.0)
+        self._spent = dict.fromkeys(PHASES, 0.0) | {"scoring": scoring}
         self._phase = ""  # while it does not count
         self._since = 0.0
+        self.joules: dict[str, float] = {}
+        self._monitor = energy_monitor(device)
 
     def start(self, phase: str) -> None:
         """Begins to count."""
+        if self._monitor:
+            self._monitor.begin_window("training")
         self._phase, self._since = phase, self._now()
 
     def mark(self, phase: str) -> None:
@@ -146,10 +155,6 @@ class PhaseClock:
         self._spent[source] -= seconds
         self._spent[target] += seconds
 
-    def add(self, seconds: float, phase: str) -> None:
-        """Counts seconds that were spent before."""
-        self._spent[phase] += seconds
-
     @property
     def phases(self) -> dict[str, float]:
         """Seconds so far of each phase."""
@@ -159,24 +164,24 @@ class PhaseClock:
         return spent
 
     @property
-    def seconds(self) -> float:
-        """Seconds so far."""
-        return sum(self.phases.values())
-
-    @property
     def passed(self) -> float:
         """Seconds so far by the host, which does not wait for what it has queued."""
         running = time.perf_counter() - self._since if self._phase else 0.0
         return sum(self._spent.values()) + running
 
-    def load(self, phases: dict[str, float]) -> None:
-        """Takes up the seconds of another clock, before this one is started."""
-        self._spent = dict.fromkeys(PHASES, 0.0) | phases
+    def load(self, phases: dict[str, float], joules: dict[str, float]) -> None:
+        """Takes up the seconds and the joules of another clock, before this one is started."""
+        self._spent, self.joules = dict.fromkeys(PHASES, 0.0) | phases, dict(joules)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stops counting within the context."""
         phase, self._spent, self._phase = self._phase, self.phases, ""
+        if phase and self._monitor:
+            window = self._monitor.end_window("training")
+            for domain in ("gpu", "cpu", "dram"):
+                if energies := getattr(window, f"{domain}_energy"):
+                    self.joules[domain] = self.joules.get(domain, 0.0) + sum(energies.values())
         yield
         if phase:
             self.start(phase)
@@ -185,3 +190,16 @@ class PhaseClock:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # work that is queued is work to be timed
         return time.perf_counter()
+
+
+def energy_monitor(device: torch.device) -> Any:
+    """Returns Zeus's monitor of the device's energy and the processors'.
+
+    None where there is no counter that can be read, or Zeus is not installed.
+    """
+    if not (device.type == "cuda" or RAPL.exists()) or not find_spec("zeus"):
+        return None
+    from zeus.monitor import ZeusMonitor  # takes a second to import
+
+    monitor = ZeusMonitor([device.index or 0] if device.type == "cuda" else [])
+    return monitor if monitor.gpu_indices or monitor.cpu_indices else None

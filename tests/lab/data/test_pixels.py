@@ -23,7 +23,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import peak_signal_to_noise
 from siftback.lab.records.summary_table import rows
 from siftback.lab.report.page import write_report
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import STRATEGIES
 from stopped_runs import check_a_run_goes_on
@@ -139,7 +139,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, dict[s
     comparison = compare(
         plan,
         folder,
-        NullReporter(),
+        Reporter(),
         on_model=lambda run, model: models.update({run.strategy: model}),
     )
     return comparison, models
@@ -171,7 +171,7 @@ def test_runs_are_judged_by_the_psnr_of_the_whole_picture(
 
 def test_a_report_names_the_rmse(tmp_path: Path) -> None:
     plan = Plan(quick(), ["traditional", "sb-memory"], [0.5], [0])
-    compare(plan, tmp_path / "out", NullReporter())
+    compare(plan, tmp_path / "out", Reporter())
     page, problems = write_report([tmp_path / "out"], tmp_path / "report.html")
     assert not problems
     text = page.read_text()
@@ -185,7 +185,7 @@ def test_a_sweep_shows_the_rmse(tmp_path: Path) -> None:
         return Plan(quick(epochs=1.0, **values), ["traditional"], [0.5], [0], matched=False)
 
     grid = cells({"lr": ["1e-3", "2e-3"]}, plan_of, tmp_path)
-    sweep(grid, NullReporter())
+    sweep(grid, Reporter())
     headers = [str(column.header) for column in sweep_table(grid).columns]
     assert {"RMSE %", "PSNR, dB"} <= {*headers}
     assert not any("error" in header for header in headers)

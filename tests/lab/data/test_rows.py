@@ -17,7 +17,7 @@ from siftback.lab.data.stream import BatchStream, evaluation_batches
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import STRATEGIES
 from stopped_runs import check_a_run_goes_on
@@ -300,7 +300,7 @@ def quick(tmp_path: Path) -> Settings:
 def test_every_strategy_of_rows_trains_on_them(quick: Settings, tmp_path: Path) -> None:
     names = [name for name, row in STRATEGIES.items() if "rows" in row.kinds and name != "matched"]
     plan = Plan(quick, names, [0.5], [0], matched=False)
-    runs = compare(plan, tmp_path / "out", NullReporter()).runs
+    runs = compare(plan, tmp_path / "out", Reporter()).runs
     assert len(runs) == len(names)
     assert {run.metric for run in runs} == {"error"}
     # Of this few rows, pruning drops the easiest classes whole.

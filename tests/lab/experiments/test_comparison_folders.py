@@ -17,7 +17,7 @@ from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.folder import LOCK, is_locked, locked
 from siftback.lab.run.checkpoints import CHECKPOINTS
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
@@ -33,7 +33,7 @@ class StoppedError(Exception):
     """As Ctrl-C would."""
 
 
-class Watching(NullReporter):
+class Watching(Reporter):
     """Keeps what begins and what is noted; stops at a share of the first run."""
 
     def __init__(self, stop_at: float = 2.0) -> None:
@@ -55,7 +55,7 @@ class Watching(NullReporter):
             raise StoppedError
 
 
-class FillsDisk(NullReporter):
+class FillsDisk(Reporter):
     """Has a file's next writing find the disk full, once a run is done."""
 
     def __init__(self, path: Path) -> None:
@@ -116,17 +116,17 @@ def test_a_locked_folder_is_left_as_it_is(tmp_path: Path) -> None:
         assert is_ours
         assert is_locked(tmp_path)
         with pytest.raises(ConfigError, match="another process is at work in"):
-            compare(plan, tmp_path, NullReporter(), "overwrite")
+            compare(plan, tmp_path, Reporter(), "overwrite")
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
     assert not is_locked(tmp_path)
-    compare(plan, tmp_path, NullReporter())
+    compare(plan, tmp_path, Reporter())
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the files of an undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
-    compare_and_keep(folder, settings(), ["sb"], 1.0, NullReporter())
+    compare_and_keep(folder, settings(), ["sb"], 1.0, Reporter())
     return folder
 
 
@@ -168,10 +168,10 @@ def test_checkpoints_that_are_all_damaged_are_named(tmp_path: Path, stopped: Pat
     for path in paths:
         flip(path, 0.5)
     with pytest.raises(StateError, match="begin the run again") as raised:
-        compare_and_keep(folder, settings(), ["sb"], 0.1, NullReporter())
+        compare_and_keep(folder, settings(), ["sb"], 0.1, Reporter())
     assert all(str(path) in str(raised.value) for path in paths)
     shutil.rmtree(paths[0].parent)  # as it says
-    compare_and_keep(folder, settings(), ["sb"], 0.1, NullReporter())
+    compare_and_keep(folder, settings(), ["sb"], 0.1, Reporter())
 
 
 def test_a_flipped_byte_of_a_record_is_named(tmp_path: Path, stopped: Path) -> None:
@@ -179,16 +179,16 @@ def test_a_flipped_byte_of_a_record_is_named(tmp_path: Path, stopped: Path) -> N
     (record,) = folder.glob("records/*.jsonl")
     flip(record, 0.9)
     with pytest.raises(StateError, match=r"sb-keep0.5-seed0.jsonl is not what it was"):
-        compare_and_keep(folder, settings(), ["sb"], 0.1, NullReporter())
+        compare_and_keep(folder, settings(), ["sb"], 0.1, Reporter())
 
 
 def test_a_summary_that_is_gone_is_made_again_without_training(tmp_path: Path, whole: Path) -> None:
     folder = shutil.copytree(whole, tmp_path / "c")
     (folder / "summary.json").unlink()
     with pytest.raises(ConfigError, match="holds a comparison already"):
-        compare(Plan(settings(), ["sb"], [0.5], [0], matched=False), folder, NullReporter())
+        compare(Plan(settings(), ["sb"], [0.5], [0], matched=False), folder, Reporter())
     with pytest.raises(ConfigError, match=r"lr was 0\.05, is 0\.1"):
-        compare_and_keep(folder, settings(lr=0.1), ["sb"], 1.0, NullReporter())
+        compare_and_keep(folder, settings(lr=0.1), ["sb"], 1.0, Reporter())
     reporter = Watching()
     compare_and_keep(folder, settings(), ["sb"], 1.0, reporter)
     assert not reporter.begun

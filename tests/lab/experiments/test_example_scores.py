@@ -20,7 +20,7 @@ from siftback.lab.experiments.example_scores import read_subset, write_subset
 from siftback.lab.length import Length, PhaseClock
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.run.train import stages
 from siftback.lab.settings import Run, Settings
 from siftback.lab.strategies.strategy import Job
@@ -124,7 +124,7 @@ def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> No
 def test_uses_are_those_of_a_run_of_selective_backprop(tmp_path: Path) -> None:
     table = scores.score_examples("sb-uses", replace(QUICK, score_models=1), seed=0)
     plan = Plan(replace(QUICK, epochs=float(EPOCHS)), ["sb"], [0.5], [1000], matched=False)
-    (summary,) = compare(plan, tmp_path, NullReporter()).runs
+    (summary,) = compare(plan, tmp_path, Reporter()).runs
     assert table.scores.sum() == summary.examples_backpropped
     assert table.origin["cost"] == summary.cost_forward_units
     assert set(table.scores.tolist()) == {0.0, 1.0, 2.0}
@@ -169,7 +169,7 @@ def test_overlap_is_of_what_both_drop_and_of_what_both_keep() -> None:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("pruned")
     names = ["traditional", "el2n", "diet-sb", "diet-random", "rho"]
-    compare(Plan(QUICK, names, [0.5], [0]), folder, NullReporter())
+    compare(Plan(QUICK, names, [0.5], [0]), folder, Reporter())
     return Comparison.read(folder)
 
 
@@ -302,14 +302,12 @@ def test_what_is_done_is_told_as_a_share_that_grows() -> None:
 
 def test_a_budget_counts_the_scores(tmp_path: Path) -> None:
     quick = replace(QUICK, epochs=None, budget=3.0, score_models=1, score_epochs=1.0)
-    for summary in compare(
-        Plan(quick, ["el2n", "diet-sb"], [0.5], [0]), tmp_path, NullReporter()
-    ).runs:
+    for summary in compare(Plan(quick, ["el2n", "diet-sb"], [0.5], [0]), tmp_path, Reporter()).runs:
         assert summary.cost_scoring == 4 * COUNT
         assert 0 <= summary.cost_forward_units - 3 * 3 * COUNT < 3 * BATCH + 2 * BATCH
     small = Plan(replace(quick, budget=1.0), ["el2n"], [0.5], [0])
     with pytest.raises(ConfigError, match="a budget of 600 forwards, and its scores cost 800"):
-        compare(small, tmp_path / "small", NullReporter())
+        compare(small, tmp_path / "small", Reporter())
 
 
 # -- subsets
@@ -325,21 +323,21 @@ def test_a_subset_is_the_training_set_and_is_recorded(tmp_path: Path) -> None:
 
     asked = replace(QUICK, subset=str(path))
     plan = Plan(asked, ["traditional"], [0.5], [0])
-    (summary,) = compare(plan, tmp_path / "c", NullReporter()).runs
+    (summary,) = compare(plan, tmp_path / "c", Reporter()).runs
     assert summary.examples_forwarded == 150
     assert summary.epochs == 1.0
     told = Comparison.read(tmp_path / "c").environment["arguments"]["subset"]
     assert told == asked.recorded()["subset"]
     assert told.startswith("kept.parquet, sha256 ")
 
-    compare(plan, tmp_path / "c", NullReporter(), "resume")
+    compare(plan, tmp_path / "c", Reporter(), "resume")
     write_subset(path, table, kept[1:], {"drop": 0.25})
     with pytest.raises(ConfigError, match="subset was"):
-        compare(plan, tmp_path / "c", NullReporter(), "resume")
+        compare(plan, tmp_path / "c", Reporter(), "resume")
 
     other = replace(asked, train_limit=100)
     with pytest.raises(ConfigError, match="train_limit was 200, is 100"):
-        compare(Plan(other, ["traditional"], [0.5], [0]), tmp_path / "d", NullReporter())
+        compare(Plan(other, ["traditional"], [0.5], [0]), tmp_path / "d", Reporter())
 
 
 def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from siftback.lab.experiments.suspects_report import precision_recall
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import read_runs
 from siftback.lab.records.summary_table import suspected
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import find_strategy
 
@@ -30,7 +30,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison under wrong labels."""
     folder = tmp_path_factory.mktemp("runs") / "noise"
     plan = Plan(QUICK, ["sb", "sb-memory-guarded"], [0.5], [0], matched=False)
-    compare(plan, folder, NullReporter())
+    compare(plan, folder, Reporter())
     return folder
 
 

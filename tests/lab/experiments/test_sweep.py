@@ -16,7 +16,7 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.experiments.sweep import GridCell, cells, read_grid, sweep, sweep_table
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run, Settings
 
 BASE: dict[str, Any] = {"data": "digits", "width": 4, "device": "cpu", "batch_size": 64,
@@ -32,7 +32,7 @@ def grid_of(folder: Path, *written: str) -> list[GridCell]:
     return cells(read_grid(written), plan_of, folder)
 
 
-class Names(NullReporter):
+class Names(Reporter):
     """Keeps the names of the runs that begin."""
 
     def __init__(self) -> None:
@@ -100,12 +100,12 @@ def test_data_are_checked_before_anything_trains(tmp_path: Path, written: str) -
 def test_a_sweep_is_made_refused_gone_on_with_and_grown(tmp_path: Path) -> None:
     first = grid_of(tmp_path, "lr=0.05,0.1")
     assert [cell.state for cell in first] == ["missing", "missing"]
-    sweep(first, NullReporter())
+    sweep(first, Reporter())
     assert [cell.state for cell in first] == ["done", "done"]
     assert [cell.finished for cell in first] == [2, 2]
     runs = Comparison.read(first[0].folder).runs
     with pytest.raises(ConfigError, match="--resume to go on with the sweep"):
-        sweep(first, NullReporter())
+        sweep(first, Reporter())
 
     larger = grid_of(tmp_path, "lr=0.05,0.1,0.2")
     assert [cell.state for cell in larger] == ["done", "done", "missing"]
@@ -121,17 +121,17 @@ def test_a_sweep_is_made_refused_gone_on_with_and_grown(tmp_path: Path) -> None:
 
 def test_cells_of_other_settings_are_not_taken_for_done(tmp_path: Path) -> None:
     (cell,) = grid_of(tmp_path, "lr=0.05")
-    sweep([cell], NullReporter())
+    sweep([cell], Reporter())
     errors: list[str] = []
     changed = Plan(replace(cell.plan.settings, batch_size=32), ["traditional", "sb"], [0.5], [0])
     other = GridCell(cell.values, changed, cell.folder)
-    sweep([other], NullReporter(), "resume", on_error=lambda _, error: errors.append(str(error)))
+    sweep([other], Reporter(), "resume", on_error=lambda _, error: errors.append(str(error)))
     assert "made with other settings (batch_size was 64, is 32)" in errors[0]
 
 
 def test_the_table_tells_states_and_results(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, "lr=0.05,0.1")
-    sweep(grid[:1], NullReporter())
+    sweep(grid[:1], Reporter())
     traditional, sb, missing = shown(grid)
     assert traditional[:5] == ["0.05", "done", "2", "of", "2"]
     assert traditional[5:7] == ["plain", "training"]
@@ -151,7 +151,7 @@ def test_a_cell_that_fails_leaves_the_others(tmp_path: Path) -> None:
 
     (grid[0].folder / "checkpoints" / "traditional-seed0").mkdir(parents=True)
     (grid[0].folder / "checkpoints" / "traditional-seed0" / "000000001.pt").write_bytes(b"torn")
-    sweep(grid, NullReporter(), "resume", on_error=tell)
+    sweep(grid, Reporter(), "resume", on_error=tell)
     assert told == grid[:1]
     assert [cell.state for cell in grid] == ["missing", "done"]
 
@@ -167,7 +167,7 @@ def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     assert grid[0].state == "running"
-    sweep(grid, NullReporter())
+    sweep(grid, Reporter())
     assert [cell.state for cell in grid] == ["running", "done"]
     process.kill()
     process.communicate()

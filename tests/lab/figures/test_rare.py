@@ -8,7 +8,7 @@ from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.figure import Grid, Missing
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from written_records import add, comparison
 
@@ -46,7 +46,7 @@ def test_without_rare_classes_it_says_how_to_get_some(tmp_path):
 def test_a_run_has_the_errors_of_its_rare_and_common_classes(tmp_path):
     names = ["traditional", BALANCED, "sb-memory-balanced-weighted", "rs2-balanced"]
     asked = Settings(data="digits", width=4, epochs=3.0, device="cpu", evaluations=1, rare=8)
-    compare(Plan(asked, names, [0.5], [0], matched=False), tmp_path, NullReporter())
+    compare(Plan(asked, names, [0.5], [0], matched=False), tmp_path, Reporter())
     runs = Comparison.read(tmp_path).runs
     shares = load("digits").test_labels.bincount() / 360
     for run in runs:

@@ -25,7 +25,7 @@ from siftback.lab.models import (
 from siftback.lab.models.attention import encode_positions
 from siftback.lab.models.convolutional import padding
 from siftback.lab.models.layers import NORMS, groups_for
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 
 IMAGES = [(1, 8), (1, 28), (3, 32)]  # channels and size
@@ -138,7 +138,7 @@ def test_every_model_trains(name, size, pictures, tmp_path: Path):
     asked = Settings(
         data=pictures[size], model=name, width=2, epochs=1, train_limit=256, device="cpu"
     )
-    comparison = compare(Plan(asked, ["traditional"], [1.0], [0]), tmp_path / "c", NullReporter())
+    comparison = compare(Plan(asked, ["traditional"], [1.0], [0]), tmp_path / "c", Reporter())
     (run,) = comparison.runs
     assert run.steps == 2
     assert math.isfinite(run.test_error_final)

@@ -26,7 +26,7 @@ from siftback.lab.recipes.recipe import (
     recipes_used,
 )
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import STRATEGIES, find_strategy
 
@@ -296,7 +296,7 @@ def test_a_recipe_runs_draws_and_grows(own, tmp_path):
     plans = recipe_plans(recipe, "small", out)
     assert [*plans] == [out / "own-small" / n for n in ("plain", "noisy")]
     for folder, plan in plans.items():
-        compare(plan, folder, NullReporter(), "refuse")
+        compare(plan, folder, Reporter(), "refuse")
     assert all(is_finished(plan, folder) for folder, plan in plans.items())
     drawn = list(draw_recipe(recipe, "small", out, plans))
     assert [analysis.name for analysis, _ in drawn] == ["fig6", "table1"]
@@ -308,8 +308,8 @@ def test_a_recipe_runs_draws_and_grows(own, tmp_path):
     before = [Comparison.read(folder).runs for folder in plans]
     folder, larger = next(iter(recipe_plans(recipe, "small", out, {"seeds": [0, 1]}).items()))
     with pytest.raises(ConfigError, match="--resume"):
-        compare(larger, folder, NullReporter(), "refuse")
-    compare(larger, folder, NullReporter(), "resume")
+        compare(larger, folder, Reporter(), "refuse")
+    compare(larger, folder, Reporter(), "resume")
     runs = Comparison.read(folder).runs
     assert runs[: len(before[0])] == before[0]
     assert [run.seed for run in runs] == [0, 0, 0, 1, 1, 1]
@@ -319,7 +319,7 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
     plan = read_recipe(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
     folder = tmp_path / "c"
     assert not is_finished(plan, folder)
-    compare(plan, folder, NullReporter(), "refuse")
+    compare(plan, folder, Reporter(), "refuse")
     assert is_finished(plan, folder)
     other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
     assert not is_finished(other, folder)

@@ -101,7 +101,7 @@ def test_fields_of_later_versions_are_left_aside(comparison, add_run):
     run = add_run("sb", 0, POINTS)
     path = comparison.folder / "summary.json"
     summary = json.loads(path.read_text(encoding="utf-8"))
-    summary["runs"][0]["joules"] = 12
+    summary["runs"][0]["watts"] = 12
     path.write_text(json.dumps(summary), encoding="utf-8")
     assert Comparison.read(comparison.folder).runs == [run]
 

@@ -10,7 +10,7 @@ from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.before_reading import BeforeReading
 from siftback.lab.strategies.table import STRATEGIES
@@ -25,7 +25,7 @@ PASSES = ("stale-sb", "sb-ewma", "sb-gp")  # which have scoring passes
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("every_epoch")
     settings = Settings(data="digits", width=4, epochs=float(EPOCHS), device="cpu", evaluations=1)
-    compare(Plan(settings, METHODS, [0.5], [0], matched=False), folder, NullReporter())
+    compare(Plan(settings, METHODS, [0.5], [0], matched=False), folder, Reporter())
     return Comparison.read(folder)
 
 
@@ -94,7 +94,7 @@ def test_no_less_stays_than_was_asked_for(compared: Comparison, strategy: str) -
 def test_a_budget_gives_as_many_steps_as_traditional(tmp_path: Path) -> None:
     settings = Settings(data="digits", width=4, budget=3.0, device="cpu", evaluations=1)
     plan = Plan(settings, ["traditional", "infobatch", "rs2"], [0.5], [0])
-    traditional, infobatch, rs2 = compare(plan, tmp_path, NullReporter()).runs
+    traditional, infobatch, rs2 = compare(plan, tmp_path, Reporter()).runs
     assert traditional.steps == infobatch.steps == rs2.steps == 33
     assert rs2.epochs == pytest.approx(6, abs=0.3)
     assert 3 < infobatch.epochs < 6
@@ -105,7 +105,7 @@ def test_a_budget_may_end_while_what_was_left_out_is_forwarded(
     tmp_path: Path, budget: float
 ) -> None:
     settings = Settings(data="digits", width=4, budget=budget, device="cpu", evaluations=1)
-    (kakurenbo,) = compare(Plan(settings, ["kakurenbo"], [0.3], [0]), tmp_path, NullReporter()).runs
+    (kakurenbo,) = compare(Plan(settings, ["kakurenbo"], [0.3], [0]), tmp_path, Reporter()).runs
     spent = kakurenbo.cost_forward_units / (3 * EPOCH)
     assert budget <= spent <= budget + BATCH / EPOCH
 

@@ -9,7 +9,7 @@ from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.length import Length, Spent
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import Evaluation, RunSummary
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run, Settings
 
 RUN = Run("traditional", 1.0, 0)
@@ -23,7 +23,7 @@ def settings(**changes: object) -> Settings:
 
 def ran(folder: Path, strategy: str = "traditional", **changes: object) -> RunSummary:
     plan = Plan(settings(**changes), [strategy], [0.5], [0])
-    return compare(plan, folder, NullReporter()).runs[0]
+    return compare(plan, folder, Reporter()).runs[0]
 
 
 def made(folder: Path) -> list[Evaluation]:

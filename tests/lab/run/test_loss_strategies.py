@@ -16,7 +16,7 @@ from siftback.lab.length import Length, PhaseClock
 from siftback.lab.models.attention import Gpt
 from siftback.lab.models.layers import ModelSpec
 from siftback.lab.records.summary_table import rows
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run, Settings
 from siftback.lab.strategies.after_forward import TokenBatches, head_share
 from siftback.lab.strategies.strategy import Job
@@ -47,7 +47,7 @@ def compared(address, tmp_path_factory):
     """A run of each."""
     names = ["traditional", *OF_TOKENS, *WEIGHTED]
     plan = Plan(settings(address), names, [KEEP], [0], matched=False)
-    return compare(plan, tmp_path_factory.mktemp("compared"), NullReporter())
+    return compare(plan, tmp_path_factory.mktemp("compared"), Reporter())
 
 
 def test_only_the_heads_share_is_saved_and_scoring_is_paid(compared, address):

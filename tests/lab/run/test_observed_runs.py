@@ -18,7 +18,7 @@ from siftback.lab.figures.writing import export_csv
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import KINDS, OBSERVED, looks
 from siftback.lab.run.checkpoints import CheckpointPolicy
-from siftback.lab.run.progress import ConsoleReporter, NullReporter
+from siftback.lab.run.progress import ConsoleReporter, Reporter
 from siftback.lab.settings import Settings
 
 ALL = ",".join(KINDS)
@@ -92,7 +92,7 @@ def test_uses_are_those_of_training(observed):
 @pytest.mark.parametrize("strategy", ["sb-single-pass", "infobatch"])
 def test_uses_are_counted_however_examples_are_chosen(tmp_path, strategy):
     plan = Plan(settings(epochs=0.7, observe="losses"), [strategy], [0.5], [0], matched=False)
-    (run,) = compare(plan, tmp_path, NullReporter()).runs
+    (run,) = compare(plan, tmp_path, Reporter()).runs
     (look,) = looks(tmp_path, run.record, "losses")
     assert int(look.columns["uses"].sum()) == run.examples_backpropped > 0
 
@@ -124,7 +124,7 @@ class StoppedError(Exception):
     """As Ctrl-C would."""
 
 
-class StopsAt(NullReporter):
+class StopsAt(Reporter):
     """Stops a run once so much of it is done."""
 
     def __init__(self, share):
@@ -139,12 +139,12 @@ class StopsAt(NullReporter):
 @pytest.mark.parametrize("strategy", ["traditional", "sb"])
 def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
     plan = Plan(settings(observe=ALL, evaluations=4), [strategy], [0.5], [0], matched=False)
-    (run,) = compare(plan, tmp_path / "whole", NullReporter()).runs
+    (run,) = compare(plan, tmp_path / "whole", Reporter()).runs
     often = CheckpointPolicy(share=0.3, seconds=None)
     with pytest.raises(StoppedError):  # beyond an evaluation that comes after the checkpoint
         compare(plan, tmp_path / "resumed", StopsAt(0.56), policy=often)
     assert len(looks(tmp_path / "resumed", run.record, "losses")) == 2
-    compare(plan, tmp_path / "resumed", NullReporter(), "resume", policy=often)
+    compare(plan, tmp_path / "resumed", Reporter(), "resume", policy=often)
     for kind in KINDS:
         both = [looks(tmp_path / name, run.record, kind) for name in ("whole", "resumed")]
         assert len(both[0]) == len(both[1]) == 4
@@ -157,7 +157,7 @@ def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
 def test_a_run_begun_again_forgets_what_was_seen_before(tmp_path):
     for epochs, existing in ((2.0, "refuse"), (1.0, "overwrite")):
         asked = settings(epochs=epochs, observe="losses")
-        compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, NullReporter(), existing)
+        compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, Reporter(), existing)
     (run,) = Comparison.read(tmp_path).runs
     assert [look.epoch for look in looks(tmp_path, run.record, "losses")] == [1.0]
 

@@ -14,7 +14,7 @@ from siftback.lab.length import PHASES
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.records.summary_table import phase_rows
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 
 EPOCH, EXAMPLES, BATCH = 1408, 1437, 128  # 11 batches out of the training digits
@@ -28,7 +28,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
         data="digits", width=4, epochs=float(EPOCHS), device="cpu", warmup=Epochs(0)
     )
     strategies = ["traditional", "sb", "stale-sb", "sb-memory"]
-    compare(Plan(settings, strategies, [0.5], [0], matched=False), folder, NullReporter())
+    compare(Plan(settings, strategies, [0.5], [0], matched=False), folder, Reporter())
     return Comparison.read(folder)
 
 
@@ -56,7 +56,7 @@ def test_memory_forwards_only_what_it_trains_on(compared: Comparison) -> None:
 def test_a_budget_gives_memory_as_many_steps_as_traditional(tmp_path: Path) -> None:
     settings = Settings(data="digits", width=4, budget=4.0, tail=0.25, device="cpu")
     plan = Plan(settings, ["traditional", "sb-memory"], [0.5], [0])
-    traditional, memory = compare(plan, tmp_path, NullReporter()).runs
+    traditional, memory = compare(plan, tmp_path, Reporter()).runs
     assert memory.steps == traditional.steps
     assert memory.cost_forward_units == traditional.cost_forward_units
     assert memory.epochs > 1.3 * traditional.epochs

@@ -20,7 +20,7 @@ from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.run.checkpoints import CHECKPOINTS
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.strategies.table import STRATEGIES
 
 EVERY = [name for name in STRATEGIES if name != "matched"]
@@ -34,7 +34,7 @@ class StoppedError(Exception):
     """As Ctrl-C would."""
 
 
-class StopsAt(NullReporter):
+class StopsAt(Reporter):
     """Stops a run once so much of it is done."""
 
     def __init__(self, share: float) -> None:
@@ -52,7 +52,7 @@ def disturbed(folder: Path, asked: runs_to_kill.Settings, strategy: str) -> None
         with pytest.raises(StoppedError):
             compare_and_keep(folder, asked, [strategy], 0.03, StopsAt(share))
         assert list((folder / CHECKPOINTS).rglob("*.pt")), "there is something to go on from"
-    compare_and_keep(folder, asked, [strategy], 0.03, NullReporter())
+    compare_and_keep(folder, asked, [strategy], 0.03, Reporter())
 
 
 @pytest.mark.parametrize("strategy", EVERY)
@@ -66,7 +66,7 @@ def test_every_strategy_goes_on_as_if_nothing_had_been(
         data = f"text:{write_verses(tmp_path / 'verses.txt')}"
         of_text = {"data": data, "model": "gpt", "max_tokens": 16, "train_limit": 96}
         asked = replace(asked, **of_text)
-    compare_and_keep(tmp_path / "whole", asked, [strategy], 1.0, NullReporter())
+    compare_and_keep(tmp_path / "whole", asked, [strategy], 1.0, Reporter())
     disturbed(tmp_path / "resumed", asked, strategy)
     assert told(tmp_path / "resumed") == told(tmp_path / "whole")
     assert not list((tmp_path / "resumed" / CHECKPOINTS).iterdir()), "no longer needed"
@@ -85,17 +85,17 @@ def test_every_strategy_goes_on_as_if_nothing_had_been(
 )
 def test_so_does_every_setting(tmp_path: Path, change: dict[str, object]) -> None:
     asked = settings(**change)
-    compare_and_keep(tmp_path / "whole", asked, ["sb"], 1.0, NullReporter())
+    compare_and_keep(tmp_path / "whole", asked, ["sb"], 1.0, Reporter())
     disturbed(tmp_path / "resumed", asked, "sb")
     assert told(tmp_path / "resumed") == told(tmp_path / "whole")
 
 
 def test_a_run_stopped_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
-    compare_and_keep(tmp_path / "whole", settings(), ["sb"], 1.0, NullReporter())
+    compare_and_keep(tmp_path / "whole", settings(), ["sb"], 1.0, Reporter())
     with pytest.raises(StoppedError):
         compare_and_keep(tmp_path / "resumed", settings(), ["sb"], 0.9, StopsAt(0.6))
     assert not (tmp_path / "resumed" / CHECKPOINTS).exists()
-    compare_and_keep(tmp_path / "resumed", settings(), ["sb"], 0.9, NullReporter())
+    compare_and_keep(tmp_path / "resumed", settings(), ["sb"], 0.9, Reporter())
     assert told(tmp_path / "resumed") == told(tmp_path / "whole")
 
 
@@ -105,14 +105,14 @@ def test_a_record_that_lost_lines_is_told(tmp_path: Path) -> None:
     (record,) = (tmp_path / RECORDS).iterdir()
     record.write_text(record.read_text()[:-400])
     with pytest.raises(StateError, match=r"sb-keep0.5-seed0.jsonl is not what it was"):
-        compare_and_keep(tmp_path, settings(), ["sb"], 0.1, NullReporter())
+        compare_and_keep(tmp_path, settings(), ["sb"], 0.1, Reporter())
 
 
 def test_overwriting_forgets_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         compare_and_keep(tmp_path, settings(), ["sb"], 0.1, StopsAt(0.6))
     plan = Plan(settings(epochs=1.0, warmup=Epochs(0)), ["random"], [0.5], [0], matched=False)
-    compare(plan, tmp_path, NullReporter(), "overwrite")
+    compare(plan, tmp_path, Reporter(), "overwrite")
     assert not list(tmp_path.rglob("*.pt"))
 
 

@@ -11,7 +11,7 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run, Settings
 
 EXAMPLES = 1408  # 11 batches of 128 out of the 1437 training digits
@@ -24,7 +24,7 @@ def settings(**changes: object) -> Settings:
 
 def runs(folder: Path, asked: Settings, strategies: str, keep: float = 0.5) -> list[RunSummary]:
     plan = Plan(asked, strategies.split(","), [keep], [0])
-    return compare(plan, folder, NullReporter()).runs
+    return compare(plan, folder, Reporter()).runs
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_keeping_all_is_traditional_bit_for_bit(tmp_path: Path) -> None:
     plan = Plan(
         settings(), ["traditional", "sb", "random", "sb-single-pass"], [1.0], [0], matched=False
     )
-    compare(plan, tmp_path, NullReporter(), on_model=keep_weights)
+    compare(plan, tmp_path, Reporter(), on_model=keep_weights)
     assert torch.equal(weights["traditional"], weights["sb"])
     assert torch.equal(weights["traditional"], weights["random"])
     assert torch.equal(weights["traditional"], weights["sb-single-pass"])
@@ -183,4 +183,4 @@ def test_a_training_that_ends_before_its_first_step_says_so(tmp_path: Path) -> N
     asked = settings(epochs=None, time_budget=1e-9)  # which nothing can tell beforehand
     plan = Plan(asked, ["sb"], [0.05], [0], matched=False)
     with pytest.raises(ConfigError, match=r"sb-keep0.05-seed0 ended before it had kept"):
-        compare(plan, tmp_path, NullReporter())
+        compare(plan, tmp_path, Reporter())

@@ -10,7 +10,7 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Existing, Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import find_strategy
 
@@ -26,7 +26,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
         data="digits", width=4, epochs=float(EPOCHS), device="cpu", warmup=Epochs(0)
     )
     plan = Plan(settings, [*CHEAP, *PREDICTED], [0.5], [0], matched=False)
-    compare(plan, folder, NullReporter())
+    compare(plan, folder, Reporter())
     return Comparison.read(folder)
 
 
@@ -62,7 +62,7 @@ def test_a_price_is_measured_once_for_all_runs_and_for_what_is_resumed(tmp_path:
 
     def compared_with(seeds: list[int], existing: Existing) -> Comparison:
         plan = Plan(settings, ["sb-proxy", "sb-int8"], [0.5], seeds)
-        compare(plan, tmp_path, NullReporter(), existing)
+        compare(plan, tmp_path, Reporter(), existing)
         return Comparison.read(tmp_path)
 
     first = compared_with([0, 1], "refuse")
@@ -123,6 +123,6 @@ def test_a_proxy_takes_no_random_numbers_from_the_run(tmp_path: Path) -> None:
     errors = []
     for name in ("sb-ewma", "sb-proxy"):  # with all kept, both train on the same batches
         plan = Plan(settings, [name], [1.0], [0], matched=False)
-        (summary,) = compare(plan, tmp_path / name, NullReporter()).runs
+        (summary,) = compare(plan, tmp_path / name, Reporter()).runs
         errors.append(summary.test_error_final)
     assert errors[0] == errors[1]

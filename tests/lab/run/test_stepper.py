@@ -15,7 +15,7 @@ from siftback.lab.data.augment import mix
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.forward import AUTOCAST_TYPES, Stepper, training_device
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run, Settings, TrainingPrecision
 from siftback.lab.strategies.strategy import learns
 from siftback.lab.strategies.table import STRATEGIES
@@ -35,7 +35,7 @@ def weights_of(folder: Path, strategy: str = "traditional", **changes: object) -
         found.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]))
 
     plan = Plan(settings(**changes), [strategy], [0.5], [0], matched=False)
-    compare(plan, folder, NullReporter(), on_model=keep)
+    compare(plan, folder, Reporter(), on_model=keep)
     return found[0]
 
 
@@ -134,7 +134,7 @@ def test_mixing_comes_after_selection(tmp_path: Path) -> None:
         compare(
             Plan(settings(mixup=alpha), ["random"], [0.5], [0], False),
             tmp_path / name,
-            NullReporter(),
+            Reporter(),
         )
         for name, alpha in (("plain", 0.0), ("mixed", 1.0))
     )
@@ -173,7 +173,7 @@ def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
 def test_smoothing_is_of_training_and_not_of_tests(tmp_path: Path) -> None:
     """A smoothed loss is never near 0: a tenth over ten classes leaves an entropy of 0.5."""
     asked = settings(epochs=15.0, label_smoothing=0.1, evaluations=1)
-    comparison = compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, NullReporter())
+    comparison = compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, Reporter())
     (evaluation,) = comparison.evaluations(comparison.runs[0])
     assert evaluation.train_loss > 0.5
     assert evaluation.test_loss < 0.5
@@ -196,9 +196,7 @@ def test_the_average_is_what_is_tested(tmp_path: Path) -> None:
     found = {}
     for name, decay in (("plain", None), ("averaged", 0.95)):
         asked = settings(ema=decay, epochs=3.0)
-        comparison = compare(
-            Plan(asked, ["sb"], [0.5], [0], False), tmp_path / name, NullReporter()
-        )
+        comparison = compare(Plan(asked, ["sb"], [0.5], [0], False), tmp_path / name, Reporter())
         found[name] = Comparison.read(tmp_path / name).evaluations(comparison.runs[0])
     pairs = list(zip(found["plain"], found["averaged"], strict=True))
     assert all(one.train_loss == other.train_loss for one, other in pairs), "training sees it not"
@@ -230,7 +228,7 @@ def test_compiled_runs_train_as_others_do(tmp_path: Path) -> None:
         compare(
             Plan(settings(compile=compiled), ["sb"], [0.5], [0], False),
             tmp_path / name,
-            NullReporter(),
+            Reporter(),
         )
         for name, compiled in (("plain", False), ("compiled", True))
     )

@@ -9,7 +9,7 @@ from rich.console import Console
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.run.progress import TENSORBOARD, NullReporter, TensorBoardReporter
+from siftback.lab.run.progress import TENSORBOARD, Reporter, TensorBoardReporter
 from siftback.lab.settings import Settings
 
 
@@ -37,9 +37,7 @@ def test_every_evaluation_is_a_scalar_by_steps(tmp_path: Path) -> None:
             assert [step for step, _ in found] == [step for step, _ in expected]
             assert [value for _, value in found] == pytest.approx([v for _, v in expected])
 
-    compare(
-        Plan(plan().settings, ["traditional"], [0.5], [0]), tmp_path, NullReporter(), "overwrite"
-    )
+    compare(Plan(plan().settings, ["traditional"], [0.5], [0]), tmp_path, Reporter(), "overwrite")
     assert not (tmp_path / TENSORBOARD).exists()
 
 

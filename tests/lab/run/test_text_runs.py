@@ -26,7 +26,7 @@ from siftback.lab.report.page import write_report
 from siftback.lab.report.results_page import write_page
 from siftback.lab.report.verdict import verdicts
 from siftback.lab.run.checkpoints import CheckpointPolicy
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 
 BATCH, KEEP = 16, 0.5
@@ -63,7 +63,7 @@ class StoppedError(Exception):
     """As Ctrl-C would."""
 
 
-class StopsAt(NullReporter):
+class StopsAt(Reporter):
     def __init__(self, share):
         self._share = share
 
@@ -79,7 +79,7 @@ def classified(sources):
     names += ["sb-memory-weighted", "sb-memory-annealed", "kakurenbo", "el2n"]
     asked = of_texts(observe="losses,confidence", score_models=1)
     plan = Plan(asked, names, [KEEP], [0], matched=False)
-    return compare(plan, sources / "classified", NullReporter())
+    return compare(plan, sources / "classified", Reporter())
 
 
 def test_texts_are_learnt_and_judged_by_the_error(classified):
@@ -133,7 +133,7 @@ def test_what_all_images_cost_stays_as_it_was(tmp_path):
     run, sb = compare(
         Plan(asked, ["traditional", "sb"], [KEEP], [0], matched=False),
         tmp_path / "out",
-        NullReporter(),
+        Reporter(),
     ).runs
     assert run.cost_forward_units == 3 * 120
     assert sb.cost_forward_units == sb.examples_forwarded + 2 * sb.examples_backpropped
@@ -145,7 +145,7 @@ def written(sources):
     """The summaries of strategies on the next characters of a text, at one budget."""
     names = ["traditional", "sb", "sb-memory", "sb-memory-annealed"]
     plan = Plan(of_language(sources, observe="losses"), names, [KEEP], [0, 1])
-    return compare(plan, sources / "written", NullReporter())
+    return compare(plan, sources / "written", Reporter())
 
 
 def test_language_is_judged_by_the_loss(written, sources):
@@ -174,7 +174,7 @@ def test_the_loss_is_that_of_the_model_on_all_windows(sources, tmp_path):
     asked = of_language(sources, budget=1.0)
     plan = Plan(asked, ["traditional"], [1.0], [0], matched=False)
     (run,) = compare(
-        plan, tmp_path, NullReporter(), on_model=lambda run, model: kept.update(model=model.eval())
+        plan, tmp_path, Reporter(), on_model=lambda run, model: kept.update(model=model.eval())
     ).runs
     data = load(asked.data, max_tokens=16)
     with torch.no_grad():
@@ -242,7 +242,7 @@ def test_a_run_goes_on_as_if_nothing_had_been(sources, tmp_path, strategy):
         for share in stops:
             with pytest.raises(StoppedError):
                 compare(plan, folder, StopsAt(share), "resume", policy=CheckpointPolicy(0.03, None))
-        compare(plan, folder, NullReporter(), "resume", lambda run, model: trained.append(model))
+        compare(plan, folder, Reporter(), "resume", lambda run, model: trained.append(model))
         comparison = Comparison.read(folder)
         ends = [asdict(end) for end in comparison.evaluations(comparison.runs[0])]
         left.append([{k: v for k, v in e.items() if k not in ("seconds", "phases")} for e in ends])
@@ -253,17 +253,17 @@ def test_a_run_goes_on_as_if_nothing_had_been(sources, tmp_path, strategy):
 
 def test_texts_that_became_others_are_not_gone_on_with(sources, tmp_path):
     plan = Plan(of_texts(), ["traditional"], [1.0], [0], matched=False)
-    compare(plan, tmp_path, NullReporter())
+    compare(plan, tmp_path, Reporter())
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace("good", "goad"))
     with pytest.raises(ConfigError, match="is not the tokenizer of sst2 as it is now"):
-        compare(plan, tmp_path, NullReporter(), "resume")
+        compare(plan, tmp_path, Reporter(), "resume")
 
 
 def test_training_ends_at_a_loss(sources, tmp_path):
     asked = of_language(sources, stop_at_loss=3.0, evaluations=12)
     (run,) = compare(
-        Plan(asked, ["traditional"], [1.0], [0], matched=False), tmp_path, NullReporter()
+        Plan(asked, ["traditional"], [1.0], [0], matched=False), tmp_path, Reporter()
     ).runs
     ends = [end.test_loss for end in Comparison.read(tmp_path).evaluations(run)]
     assert ends[-1] <= 3.0 < min(ends[:-1], default=4.0)
@@ -314,7 +314,7 @@ def test_a_single_pass_over_windows_costs_a_forward_of_all_and_a_backward_of_the
 ):
     asked = of_language(sources, budget=None, epochs=1.0)
     plan = Plan(asked, ["sb-single-pass"], [KEEP], [0], matched=False)
-    (run,) = compare(plan, tmp_path, NullReporter()).runs
+    (run,) = compare(plan, tmp_path, Reporter()).runs
     assert run.examples_forwarded == 2 * run.examples_backpropped == 32 * run.steps > 0
     assert run.cost_forward_units == pytest.approx(2 * run.examples_forwarded)
 

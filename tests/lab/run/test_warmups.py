@@ -5,7 +5,7 @@ import pytest
 from siftback import Epochs, Share
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 
 EPOCH = 640 // 32 * 32
@@ -16,7 +16,7 @@ def runs(folder, strategies, **changes):
     given = {"data": "digits", "width": 2, "train_limit": 640, "batch_size": 32, "device": "cpu"}
     asked = Settings(**(given | {"evaluations": 1} | changes))
     plan = Plan(asked, strategies, [0.5], [0], matched=False)
-    return {run.strategy: run for run in compare(plan, folder, NullReporter()).runs}
+    return {run.strategy: run for run in compare(plan, folder, Reporter()).runs}
 
 
 def test_an_epoch_of_everything_comes_first_and_memory_has_its_own_share(tmp_path):

@@ -145,6 +145,9 @@ class RunSummary:
         test_error_best: Lowest test error of any evaluation, in percent.
         record: The run's JSON-lines file, relative to the comparison's folder.
         seconds_by_phase: ``seconds_train``, by phase as in `Evaluation`.
+        joules: Energy in these seconds, without those of scoring, by the devices' counters, which
+            Zeus reads: of the "gpu", of all "cpu" packages and of their "dram", whatever else they
+            did; empty without a counter.
         score_cost: What scoring an example costs in forwards of training: 1 for a fresh forward, by
             definition, and otherwise the median of the comparison's `ScoringCost`.
         cost_scoring: What scores of the whole set cost before training, in forwards: those that
@@ -189,6 +192,7 @@ class RunSummary:
     test_error_best: float
     record: str
     seconds_by_phase: dict[str, float] = field(default_factory=dict)
+    joules: dict[str, float] = field(default_factory=dict)
     score_cost: float = 1.0
     cost_scoring: float = 0.0
     seconds_scoring: float = 0.0

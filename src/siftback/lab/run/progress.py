@@ -57,10 +57,6 @@ class Reporter:
         """Gets the current run's end."""
 
 
-class NullReporter(Reporter):
-    """Reports nothing."""
-
-
 class ConsoleReporter(Reporter):
     """A bar for the current run where the console is a terminal; one line per run in any case.
 

@@ -158,8 +158,7 @@ class Training:
         torch.manual_seed(run.seed)
         self.model = build_model(settings, data)
         self.stepper = Stepper(self.model, settings, self.device)
-        self.clock = PhaseClock(self.device)
-        self.clock.add(self.scoring.seconds, "scoring")
+        self.clock = PhaseClock(self.device, self.scoring.seconds)
         before = Spent(0.0, self.scoring.cost, self.scoring.seconds)
         strategy = find_strategy(run.strategy)
         self.batches = strategy.moment(
@@ -289,13 +288,15 @@ class Training:
         self.clock.mark("loading")
         batches = self.batches.state_dict()  # which may work on selection, as the next batch would
         self._move_selection("loading")
+        with self.clock.paused():
+            clock = self.clock.phases, self.clock.joules
         on_cuda = self.device.type == "cuda"
         return {
             "model": self.model.state_dict(),
             "stepper": self.stepper.state_dict(),
             "batches": batches,
             "observer": self.observer and self.observer.state_dict(),
-            "phases": self.clock.phases,
+            "clock": clock,
             "counts": [self.made, self.evaluated, self.done, self._rate_progress, self._trained],
             "losses": self._losses,
             "wrong_by_class": self._wrong_by_class,  # in the last test
@@ -311,7 +312,7 @@ class Training:
         self.batches.load_state_dict(state["batches"])
         if self.observer:
             self.observer.load_state_dict(state["observer"])
-        self.clock.load(state["phases"])
+        self.clock.load(*state["clock"])
         self._selection, self._syncing = self.batches.selecting, self.batches.refreshing
         self.made, self.evaluated, self.done, self._rate_progress, self._trained = state["counts"]
         self._losses = state["losses"].to(self.device)
@@ -356,6 +357,7 @@ class Training:
             test_error_best=min(evaluation.test_error for evaluation in evaluations),
             record=self.run.record,
             seconds_by_phase=last.phases,
+            joules=self.clock.joules,
             score_cost=batches.job.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=round(self.scoring.seconds, 6),

@@ -240,14 +240,12 @@ class Comparison:
 
         Each run is a line.
         """
-        runs = ",\n".join(json.dumps(asdict(run)) for run in self.runs)
-        entries = [
-            f'"environment": {json.dumps(self.environment, indent=1)}',
-            f'"runs": [\n{runs}\n]',
-        ]
+        encode = json.JSONEncoder(separators=(",", ":")).encode
+        runs = ",\n".join(encode(asdict(run)) for run in self.runs)
+        entries = [f'"environment":{encode(self.environment)}', f'"runs":[\n{runs}\n]']
         if self.prices:
             prices = {name: asdict(price) for name, price in self.prices.items()}
-            entries.append(f'"prices": {json.dumps(prices, indent=1)}')
+            entries.append(f'"prices":{encode(prices)}')
         with atomic_write(self.folder / SUMMARY) as path:
             path.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
 

@@ -79,9 +79,9 @@ ARGUMENTS = {
     "seed": (lambda: {"keep": 0.5, "seed": -1}, r"seed=-1: give an integer, at least 0"),
     "no epochs": (
         lambda: {"keep": 0.5, "schedule": Schedule(warmup=Share(0.1))},
-        r"counts in shares of training: pass its length as epochs=",
+        r"epochs= is missing: .* counts in shares of the training",
     ),
-    "memory without epochs": (lambda: {"memory": Memory()}, r"pass its length as epochs="),
+    "memory without epochs": (lambda: {"memory": Memory()}, r"epochs= is missing: "),
     "a class for a rule": (
         lambda: {"memory": Memory}, r"is not an EpochRule: give an instance, such as memory=Mem",
     ),

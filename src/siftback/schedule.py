@@ -281,7 +281,7 @@ class Schedule:
         """
         check_epochs(epochs)
         if self.needs_epochs and epochs is None:
-            raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
+            raise ConfigError(f"epochs= is missing: {self!r} counts in shares of the training")
         begin = max(in_epochs(self.warmup, epochs), in_epochs(self.start, epochs))
         end = math.inf if self.end is None else in_epochs(self.end, epochs)
         if self.tail.value:
@@ -289,12 +289,17 @@ class Schedule:
             end = min(end, max(tail, in_epochs(self.tail_after, epochs)))
         return begin, end
 
-    def warn_if_never_on(self, epochs: float | None) -> None:
-        """Warns if there is no selection at all in a training of a known number of epochs."""
+    def warn_if_never_on(self, epochs: float | None, least: float = 0.0) -> None:
+        """Warns if there is no selection at all in a training of a known number of epochs.
+
+        Args:
+            epochs: That number.
+            least: Epochs before which nothing is selected, as no loss is known.
+        """
         if epochs is None:
             return
         begin, end = self.span(epochs)
-        if begin >= min(end, epochs):
+        if max(begin, least) >= min(end, epochs):
             warnings.warn(
                 f"{self!r} never selects in a training of {epochs:g} epochs: each is trained on "
                 "all examples",

@@ -17,7 +17,7 @@ def check_module(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model={format_value(model)}: give a torch.nn.Module, an instance of a model"
+            f"model={format_value(model)}: give a torch.nn.Module, and a rule as memory=Memory()"
         )
     return model
 

@@ -50,6 +50,19 @@ def test_what_cannot_be_right_is_refused_by_name(name, tmp_path):
         trainer(tmp_path, "classifier", selection=given, **settings).train()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_collator_that_sorts_is_refused_with_a_rule(tmp_path, workers):
+    chosen = trainer(
+        tmp_path, "classifier", selection={"memory": Memory()}, dataloader_num_workers=workers
+    )
+    collate = chosen.data_collator
+    chosen.data_collator = lambda rows: collate(
+        sorted(rows, key=lambda row: -sum(row["input_ids"]))
+    )
+    with pytest.raises(ConfigError, match="data_collator changes the order of examples"):
+        chosen.train()
+
+
 def parallel(trainer):
     trainer.accelerator.state.parallelism_config = ParallelismConfig(cp_size=2)
 

@@ -167,6 +167,17 @@ def test_a_memory_data_set_is_neither_evaluated_on_nor_trained_on_without_a_reco
     assert np.isfinite(model.evaluate(*data(), verbose=0))
 
 
+def test_a_collate_function_that_sorts_is_refused():
+    examples = torch.utils.data.TensorDataset(*map(torch.as_tensor, data()))
+
+    def by_sum(rows):
+        return torch.utils.data.default_collate(sorted(rows, key=lambda row: float(row[0].sum())))
+
+    dataset = SelectiveDataset(examples, BATCH, memory=Memory(), epochs=2, collate_fn=by_sum)
+    with pytest.raises(ConfigError, match="collate_fn changes the order of examples"):
+        compiled(LossRecorder(network())).fit(dataset, epochs=2, verbose=0)
+
+
 def test_a_loss_that_is_not_finite_is_refused():
     x, y = data()
     x[7] = np.nan

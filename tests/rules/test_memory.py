@@ -145,7 +145,7 @@ def test_a_fixed_share_has_no_tail_and_one_that_follows_needs_the_number_of_epoc
     assert (
         Memory(0.5).schedule.tail_after == Memory(tail=Share(0.45)).schedule.tail_after == Epochs(0)
     )
-    with pytest.raises(ConfigError, match="pass its length as epochs="):
+    with pytest.raises(ConfigError, match="epochs= is missing: "):
         selective(plain(Numbered(FEW_LEFT)), memory=Memory(warmup=Epochs(1)))
 
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,8 +33,8 @@ class Batch:
         scores: float32[N], their scores, where these came with the batch.
         lists: Which lists in it hold one example per entry, see `read_structure`; None where it
             cannot be split into examples.
-        requested: The number of examples that its sampler asked for, of which a collate function
-            may have left out or repeated some; None without such a sampler.
+        requested: The indices that its sampler asked for, of which a collate function may have left
+            out or repeated some, or changed the order; none without such a sampler.
     """
 
     data: Any
@@ -44,7 +44,7 @@ class Batch:
     weights: Tensor | None = None
     scores: Tensor | None = None
     lists: Lists | None = None
-    requested: int | None = None
+    requested: Sequence[Any] = ()
 
     def keep(self, rows: Tensor, weights: Tensor) -> "Batch":
         """Returns a copy of some rows, int64[k] ascending, with their weights; itself of all."""

@@ -22,6 +22,9 @@ from siftback.errors import BatchError
 Collate = Callable[[list[Any]], Any]
 
 
+REORDERS = "changes the order of examples, by which their losses are known: give one that keeps it"
+
+
 class Reordered(NamedTuple):
     """A batch whose rows have another order than the examples that it was made of."""
 

@@ -92,9 +92,11 @@ class TrackedBatches(Sampler[list[Any]]):
         order = self.batches if self._resumed is None else self._resumed
         self._resumed = self._before = None
         self._order = iter(order)
-        for batch in iter(lambda: next(self._order, None), None):
-            self._asked.append(list(batch))
-            yield self._asked[-1]
+        with suppress(StopIteration):
+            while True:
+                self._asked.append(list(next(self._order)))
+                yield self._asked[-1]
+        self._order = iter(())  # a generator could not be copied
 
 
 def count_batches(

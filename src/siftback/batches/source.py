@@ -370,14 +370,12 @@ class Source:
 
     def _batch(self, data: Any) -> Batch:
         """Returns a batch as the loader gave it, with its size, indices and structure."""
-        scores, indices, lists, known, count = None, None, None, UNKNOWN_SIZE, None
+        scores, indices, lists, known = None, None, None, UNKNOWN_SIZE
         if isinstance(data, ScoredBatch):
             data, scores = data
             known = len(scores)
-        requested: list[Any] = []
-        if self.is_ordered:
-            requested = self._order.take()
-            known = count = len(requested)
+        requested = self._order.take() if self.is_ordered else []
+        known = len(requested) or known
         if self._indexed:
             indices, data = data
             known = len(indices) if hasattr(indices, "__len__") else UNKNOWN_SIZE
@@ -394,13 +392,13 @@ class Source:
                 indices = check_indices(indices, size, self.place)
             if self.is_ordered and has_indices_within(self.loader):
                 self._check_requested(indices, requested)
-        elif size == count:  # a collate function may leave some out
+        elif size == len(requested):  # a collate function may leave some out
             indices = index_tensor(requested)
             self.has_keys |= indices is None
         if self.order_is_lost:
             indices = None
         device = device or tree.device(data)
-        return Batch(data, size, device, indices, scores=scores, lists=lists, requested=count)
+        return Batch(data, size, device, indices, scores=scores, lists=lists, requested=requested)
 
     def _check_requested(self, indices: Any, requested: list[Any]) -> None:
         """Makes sure that indices found in a batch are of examples that its sampler asked for.

@@ -1,7 +1,7 @@
 """The passes of an epoch, with the examples that a rule draws for each before they are read."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from siftback.batches.order import index_tensor
 from siftback.epochs.draw_weights import draw_weights, find_candidates
 from siftback.epochs.rule_losses import RuleLosses
 from siftback.errors import BatchError, ConfigError
@@ -440,11 +441,12 @@ class EpochDraw:
         """Sets the number of examples that this process has of a pass, and of those drawn."""
         self.passes[-1].whole, self.passes[-1].size = whole, drawn
 
-    def weights_of(self, indices: Tensor) -> Tensor:
+    def weights_of(self, indices: Tensor, requested: Sequence[Any] = ()) -> Tensor:
         """Returns the loss weights of the batch that came last; 1 for what came after the draw.
 
         Args:
-            indices: int64[n], its examples, in the order in which they were asked for.
+            indices: int64[n], its examples.
+            requested: Those that were asked for, in their order; by default the same.
 
         Returns:
             float32[n].
@@ -452,11 +454,12 @@ class EpochDraw:
         Raises:
             BatchError: If some of the examples of a batch in which a pass ends did not come.
         """
-        rows = self.losses.rows_of(indices)
         before, read = self._before, self._read
         passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
         if len(passes) < 2:
-            return self._weights_in(self.current, rows)
+            return self._weights_in(self.current, self.losses.rows_of(indices))
+        expected: Any = index_tensor([*requested]) if requested else indices
+        rows = self.losses.rows_of(expected)
         if len(rows) != read - before:
             raise BatchError(
                 f"{read - before} examples were asked for and {len(rows)} came in a batch in which "
@@ -466,7 +469,12 @@ class EpochDraw:
         bounds = [(max(p.start, before) - before, min(p.end, read) - before) for p in passes]
         pairs = zip(passes, bounds, strict=True)
         parts = [self._weights_in(drawn, rows[first:last]) for drawn, (first, last) in pairs]
-        return torch.cat(parts)
+        weights: dict[int, list[float]] = {}
+        for index, weight in zip(expected.tolist(), torch.cat(parts).tolist(), strict=True):
+            weights.setdefault(index, []).append(weight)
+        # An example of both passes may come twice: its weights are taken in turn, the last again.
+        drawn = [weights[index] for index in indices.tolist()]
+        return torch.tensor([row.pop(0) if len(row) > 1 else row[0] for row in drawn])
 
     def _weights_in(self, drawn: Pass, rows: Tensor) -> Tensor:
         """Returns float32[n], the weights of rows in a pass; 1 for what came after its draw."""

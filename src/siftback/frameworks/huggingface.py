@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from siftback.batches import tree
-from siftback.batches.indices import Indexed, collating
+from siftback.batches.collating import REORDERS, Reordered
+from siftback.batches.indices import Indexed, collating, testing_order
 from siftback.batches.stats import SinglePassStats, Stats
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
@@ -238,13 +239,15 @@ class SelectiveTrainerMixin(Trainer):
     def _attach_indices(self, pair: Any) -> Any:
         """Returns a batch of a rule, with the indices of its examples in it, and counts these."""
         is_pair = isinstance(pair, tuple | list) and len(pair) == 2  # pinned memory makes a list
-        if not (is_pair and isinstance(pair[1], Mapping)):
+        if not (is_pair and isinstance(pair[1], Mapping | Reordered)):
             raise ConfigError(
                 f"a training batch is a {type(pair).__name__} without the indices of its "
                 "examples: memory= needs the Trainer's own get_train_dataloader, and "
                 "batches that are mappings"
             )
         indices, batch = pair
+        if isinstance(batch, Reordered):
+            raise ConfigError(f"the data_collator {REORDERS}")
         draw = self._selection.draw
         count_drawn(cast(Stats, self.stats), draw, len(indices))
         batch[_KEY] = indices
@@ -395,7 +398,7 @@ class SelectiveTrainerMixin(Trainer):
             batches = order.batches(size, settings.dataloader_drop_last)
             base.__dict__.update(batch_sampler=batches, sampler=order)
             base.__dict__["dataset"] = Indexed(base.dataset)
-            base.__dict__["collate_fn"] = collating(base).collate_fn
+            base.__dict__["collate_fn"] = testing_order(collating(base)).collate_fn
             return loader
         try:
             count: int | None = len(loader)

@@ -22,6 +22,7 @@ except ModuleNotFoundError as error:
 
 from siftback.arguments import check_integer
 from siftback.batches import tree
+from siftback.batches.collating import REORDERS, Reordered, with_test
 from siftback.batches.stats import Stats
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
@@ -116,7 +117,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.epochs = check_integer("epochs", epochs, 1)
         self.memory = None if memory is None else checked_rule("memory", memory)
-        self._data, self._collate = data, collate_fn
+        self._data, self._collate = data, with_test(collate_fn)
         self._is_arrays = isinstance(data, tuple | list)
         if self._is_arrays and len(data) not in (2, 3):
             raise BatchError(
@@ -285,6 +286,8 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
             batch = tree.take(tuple(self._data), indices, self._lists)
         else:
             batch = self._collate([self._data[index] for index in indices.tolist()])
+        if isinstance(batch, Reordered):
+            raise ConfigError(f"collate_fn {REORDERS}")
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             raise BatchError(
                 f"a batch is a {type(batch).__name__}: give examples that are (x, y) or "

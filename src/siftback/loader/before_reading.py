@@ -70,7 +70,7 @@ class DrawingPipeline(Pipeline):
             # A sampler of the user's own repeats what it is meant to.
             may_repeat = repeats(sampler_of(self.wrapped)) or bool(draw.sampler)
             may_repeat |= has_indices_within(source.loader) or not draw.shorter
-            rows_of = draw.losses.rows_of if draw.rule.shards else None
+            rows_of = draw.losses.rows_of if draw.rule.shards or draw.losses.stream else None
             self._check = IndexCheck(self.examples, repeats=may_repeat, rows_of=rows_of)
 
     @property
@@ -124,7 +124,7 @@ class DrawingPipeline(Pipeline):
             raise BatchError(f"{source.place}: {no_indices(type(draw.rule).__name__, source)}")
         if isinstance(self.model, nn.Module) or self.splits or batch.size < 1:
             batch = super().admit(batch)
-        count, stats = batch.requested or batch.size, self.stats
+        count, stats = len(batch.requested) or batch.size, self.stats
         passed = draw.advance(count) if self.reads_drawn else count
         unread = passed - count if draw.passes[-1].draws else 0
         stats.seen += count + unread
@@ -133,8 +133,8 @@ class DrawingPipeline(Pipeline):
         stats.seconds_selection += draw.seconds
         draw.seconds = 0.0
         if self._check:
-            self._check.check(indices, source.place)
             draw.losses.admit(indices)
+            self._check.check(indices, source.place)
         return batch
 
     def select(self, batch: Batch) -> Selection | None:
@@ -260,7 +260,7 @@ class DrawingPipeline(Pipeline):
     def _weights_of(self, batch: Batch) -> Tensor:
         """Returns float32[N], the weights that examples were drawn with, 0 for those left out."""
         indices: Any = batch.indices  # which `admit` has made sure of
-        return self.draw.weights_of(indices)
+        return self.draw.weights_of(indices, batch.requested)
 
     def _begin_check(self) -> None:
         if self._check:

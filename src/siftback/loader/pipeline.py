@@ -229,7 +229,7 @@ class Pipeline(ABC):
             if self.to_come == math.inf and source.position == 0:
                 self.count_batches(epoch.number)  # what a sampler gives is known with its first
             self.to_come = max(self.to_come - selected.size, 0)
-            fits = batch.lists is not None and batch.requested in (None, batch.size)
+            fits = batch.lists is not None and len(batch.requested) in (0, batch.size)
             if fits or self.splits:
                 if self.leaves_out_read and not self.trial.is_over:
                     self.trial.join(batch, pool.pad, source.place)
@@ -524,7 +524,7 @@ class Pipeline(ABC):
             rows, done = min(size, examples - batch * size), number + batch / count
             if self.schedule.is_on(done, self.epochs, batch):
                 keep = self.schedule.keep(done, self.epochs, own=selection.keep)
-                if not selection.exact and keep < 1:
+                if not selection.exact and (keep < 1 or selection.has_limit):
                     raise selection.left_to_chance()
                 rows = count_of(keep, rows) if selection.exact else rows
             total += rows

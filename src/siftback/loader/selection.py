@@ -94,11 +94,12 @@ class BatchSelection:
         self.model = nn.Identity() if model is None else model
         self._on_nonfinite, self._generator, self._reads = on_nonfinite, generator, reads
         self.keep = selector.keep
-        self.leaves_out = self.keep < 1 or getattr(selector, "above", None) is not None
+        self.has_limit = getattr(selector, "above", None) is not None  # and no share to keep
+        self.leaves_out = self.keep < 1 or self.has_limit
         after_step = getattr(self.scorer.after_step, "__func__", None)
         self.follows_steps = self.needs_scores and after_step is not Scorer.after_step
         self.is_tried = False
-        self.is_by_chance = not exact and (self.keep < 1 or bool(schedule.anneal))
+        self.is_by_chance = not exact and (self.leaves_out or bool(schedule.anneal))
 
     def select(
         self,
@@ -184,8 +185,8 @@ class BatchSelection:
         """Returns the error that the number of examples kept is left to chance."""
         return TypeError(
             f"how many examples {type(self.selector).__name__} keeps is left to "
-            "randomness: give exact=True, which keeps exactly round(keep * N) of each "
-            "batch, or follow loader.progress in place of a number of steps"
+            f"randomness: give {'a share and ' * self.has_limit}exact=True, which keeps exactly "
+            "round(keep * N) of each batch, or follow loader.progress in place of a number of steps"
         )
 
     def _select_finite(

@@ -286,7 +286,7 @@ class Memory(LastLossRule):
             probabilities = exact_probabilities(losses, proportions, base, count)
             drawn = choose_exactly(probabilities, count, generator)
         factors = unbiased_weights(probabilities, base) if self.unbiased else torch.ones(len(base))
-        weights[trusted[drawn]] = factors[drawn]
+        weights[trusted[drawn]] = factors[drawn].float()
         return weights
 
     @property

@@ -12,8 +12,8 @@ from siftback.state import Check, Stateful, raise_damaged, tensor
 class ExampleRows(Stateful):
     """Gives each example a row of a table, in the order in which they first come.
 
-    The indices of a stream may be any integers, such as the keys of a database. Rows between them
-    that no example has would count as examples that were never seen.
+    The indices of a stream may be any integers from 0 on, such as the keys of a database. Rows
+    between them that no example has would count as examples that were never seen.
 
     >>> rows = ExampleRows()
     >>> rows.add(torch.tensor([700, 30]))

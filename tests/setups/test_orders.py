@@ -1,0 +1,179 @@
+"""Orders and keys that users have: sorted batches, large keys, arrays of indices, copies."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from siftback import (
+    Epochs,
+    Indexed,
+    InfoBatch,
+    Memory,
+    Schedule,
+    SelectiveLoader,
+    SelectiveSampler,
+    Threshold,
+)
+
+EXAMPLES, BATCH = 50, 8
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return EXAMPLES
+
+    def __getitem__(self, index):
+        return index
+
+
+def by_remainder(examples):
+    return torch.tensor(sorted(examples, key=lambda index: index * 7 % 11))
+
+
+def without_some(examples):
+    return torch.tensor([index for index in examples if index % 10 != 3] or examples)
+
+
+def each_twice(examples):
+    return torch.tensor([index for index in examples for _ in range(2)])
+
+
+RULES = {
+    "InfoBatch": lambda: InfoBatch(0.5),
+    "Memory": lambda: Memory(keep=0.5, unbiased=True, warmup=Epochs(1)),
+}
+
+
+def weights_of_epochs(rule, collate_fn):
+    """The weights of each batch by example, of a training whose losses depend on the example."""
+    batches = DataLoader(Numbers(), BATCH, shuffle=True, collate_fn=collate_fn)
+    batches.generator = torch.Generator().manual_seed(0)
+    loader = SelectiveLoader(Indexed(batches, index_of=lambda batch: batch), memory=rule, epochs=5)
+    weights = []
+    for epoch in range(5):
+        for batch in loader:
+            pairs = zip(batch.tolist(), loader.weights.tolist(), strict=True)
+            weights.append(sorted(pairs))
+            loader.loss((batch % 7 + 1.0) * (1 + epoch))
+    return weights
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_weights_are_those_of_the_examples_however_a_batch_is_ordered(rule):
+    plain = weights_of_epochs(rule(), torch.tensor)
+    assert weights_of_epochs(rule(), by_remainder) == plain
+    assert len({weight for batch in plain for _, weight in batch}) > 1
+
+
+@pytest.mark.parametrize("collate", [without_some, each_twice])
+def test_examples_that_are_left_out_or_repeated_leave_the_weights_of_the_others(collate):
+    batches = weights_of_epochs(InfoBatch(0.5), collate)
+    assert len(batches) == 5 * -(-EXAMPLES // BATCH)
+    weights = {weight for batch in batches for _, weight in batch}
+    assert weights == {1.0, 2.0}  # and never that of an example that was not drawn
+
+
+class Keyed(IterableDataset):
+    def __init__(self, keys):
+        self.keys = keys
+
+    def __iter__(self):
+        return ((torch.randn(4), key) for key in self.keys)
+
+
+def test_keys_of_a_stream_may_be_as_large_as_integers_are():
+    keys = [(number * 2654435761 + 1) << 24 for number in range(64)]
+    batches = Indexed(DataLoader(Keyed(keys), 16), index_of=lambda batch: batch[1])
+    loader = SelectiveLoader(batches, memory=Memory(), epochs=2)
+    for _ in range(2):
+        for inputs, _ in loader:
+            loader.loss(inputs.square().mean(1))
+    assert len(loader.memory.table) == len(keys)
+
+
+class Arrays:
+    """A batch sampler of NumPy arrays, in an order of another sampler."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return -(-len(self.sampler) // BATCH)
+
+    def __iter__(self):
+        return iter(np.array_split(np.array([*self.sampler]), len(self)))
+
+
+def test_batches_of_indices_may_be_arrays():
+    order = SelectiveSampler(Numbers())
+    loader = SelectiveLoader(
+        DataLoader(Numbers(), batch_sampler=Arrays(order)),
+        memory=Memory(keep=0.5, warmup=Epochs(1)),
+        epochs=2,
+    )
+    for _ in range(2):
+        for batch in loader:
+            assert loader.indices.equal(batch)
+            loader.loss(batch + 1.0)
+    assert loader.memory.values[:, 0].equal(torch.arange(EXAMPLES) + 1.0)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda part: pickle.loads(pickle.dumps(part))])
+def test_a_loader_can_be_copied_between_epochs(again):
+    loader = SelectiveLoader(DataLoader(Numbers(), BATCH, shuffle=True), memory=Memory(), epochs=3)
+    for batch in loader:
+        loader.loss(batch + 1.0)
+    other = again(loader)
+    assert other.memory.values.equal(loader.memory.values)
+    assert sum(len(batch) for batch in other if other.loss(batch + 1.0) is not None) == EXAMPLES
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule(warmup=Epochs(0))], ids=["by default", "on"])
+def test_what_a_threshold_keeps_is_not_known_before(schedule):
+    data = TensorDataset(torch.randn(64, 4), torch.randint(3, (64,)))
+    loader = SelectiveLoader(
+        DataLoader(data, BATCH),
+        torch.nn.Linear(4, 3),
+        F.cross_entropy,
+        selector=Threshold(above=1.2),
+        schedule=schedule,
+        epochs=3,
+    )
+    counts = lambda: loader.total_steps, lambda: loader.steps(2), lambda: len(loader)
+    message = "Threshold keeps is left to randomness: give a share and exact=True"
+    for count in counts:
+        with pytest.raises(
+            TypeError,
+            match=message,
+        ):
+            count()
+
+
+@pytest.mark.parametrize("settings", [{}, {"keep": 0.5}], ids=["adaptive", "fixed"])
+def test_balanced_draws_do_not_depend_on_the_default_type(settings):
+    labels = torch.arange(EXAMPLES) % 3
+    torch.set_default_dtype(torch.float64)
+    try:
+        rule = Memory(balance=labels, warmup=Epochs(1), tail=Epochs(0), **settings)
+        loader = SelectiveLoader(DataLoader(Numbers(), BATCH, shuffle=True), memory=rule, epochs=3)
+        for _ in range(3):
+            for batch in loader:
+                loader.loss(batch + 1.0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert loader.stats.kept_share < 1
+
+
+def test_a_single_epoch_in_which_nothing_is_left_out_warns():
+    source = DataLoader(Numbers(), BATCH)
+    with pytest.warns(UserWarning, match="never selects in a training of 1 epochs"):
+        SelectiveLoader(source, memory=Memory(), epochs=1)
+    known = Memory()
+    known.grow(EXAMPLES)
+    known.update(torch.arange(EXAMPLES), torch.rand(EXAMPLES), epoch=0)
+    SelectiveLoader(source, memory=known, epochs=1)  # which has losses to draw by

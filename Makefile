@@ -16,7 +16,7 @@ define install
 	rm -r $(1)/wheels
 endef
 
-.PHONY: demo test test-fast unit every coverage benchmarks red oldest check results golden report recipes docs dist wheel clean
+.PHONY: demo test test-fast unit every coverage benchmarks red oldest energy check results golden report recipes docs dist wheel clean
 
 demo: .venv/lab  ## Train on images made here with and without Memory() at the same cost; say what it saved.
 	$(BIN)/$(DEMO) --out runs/demo --overwrite
@@ -60,6 +60,12 @@ oldest:  ## The tests of the frameworks, with the oldest releases of them.
 		| cat - constraints-oldest.txt > .venv-oldest/constraints.txt
 	$(call install,.venv-oldest,.venv-oldest/constraints.txt,dev)
 	.venv-oldest/bin/python -m pytest --numprocesses auto --dist worksteal tests/frameworks
+
+energy:  ## The test of joules in records, with Zeus, beside whose requirements Ray cannot be imported.
+	$(PYTHON) -m venv .venv-energy
+	$(call install,.venv-energy,constraints.txt,dev)
+	.venv-energy/bin/python -m pip $(PIP) install -c constraints.txt ".[energy]"
+	.venv-energy/bin/python -m pytest tests/lab/run/test_energy.py
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -126,9 +126,8 @@ def compare_digits() -> Walk:
     from siftback.cli import main
 
     with tempfile.TemporaryDirectory() as folder:
-        sys.argv = (
-            f"siftback compare --data digits --epochs 2 --seed 0 --out {folder}/digits".split()
-        )
+        asked = "--strategies traditional,sb,random --epochs 2 --seed 0"
+        sys.argv = f"siftback compare --data digits {asked} --out {folder}/digits".split()
 
         def compare() -> None:
             with redirect_stdout(io.StringIO()), suppress(SystemExit):

@@ -34,7 +34,8 @@ SUMMARY_FIELDS = {
 
 def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "c"
-    status, printed, err = call("compare", *QUICK, "--keep", "1/2", "--seed", "0,1", "--out", out)
+    asked = ("--strategies", "traditional,sb,random", "--keep", "1/2", "--seed", "0,1")
+    status, printed, err = call("compare", *QUICK, *asked, "--out", out)
     assert status == 0
     assert "matched to" in printed
     *_, last = printed.splitlines()
@@ -165,6 +166,7 @@ def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> 
 def test_options_are_read_into_settings(call: Call, tmp_path: Path) -> None:
     more = ("--time-budget", "1m30s", "--stop-at", "error=99%", "--evaluate-at", "0.1,1/2")
     more += ("--no-channels-last", "--ema", "0.9", "--mixup", "0.2", "--clip", "5")
+    more += ("--strategy", "sb")
     assert call("train", *QUICK, *more, "--out", tmp_path)[0] == 0
     recorded = Comparison.read(tmp_path).environment["arguments"]
     expected = {"time_budget": 90.0, "stop_at": 99.0, "evaluate_at": [0.1, 0.5],

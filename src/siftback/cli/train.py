@@ -43,7 +43,7 @@ _FIRM = "\N{NO-BREAK SPACE}"
 @command("compare", *SETTINGS)
 def compare_command(
     values: dict[str, Any],
-    strategies: str = "traditional,sb,random",
+    strategies: str = "traditional,Memory()",
     keep: str | None = None,
     beta: str | None = None,
     seed: str | None = None,
@@ -88,7 +88,7 @@ def compare_command(
 @command("train", *SETTINGS)
 def train_command(
     values: dict[str, Any],
-    strategy: str = "sb",
+    strategy: str = "Memory()",
     keep: str | None = None,
     beta: str | None = None,
     seed: int = 0,
@@ -204,7 +204,7 @@ def show_comparison(comparison: "Comparison") -> None:
 def sweep_command(
     values: dict[str, Any],
     grid: list[str] | None = None,
-    strategies: str = "traditional,sb",
+    strategies: str = "traditional,Memory()",
     keep: str = "0.33",
     seed: str = "0",
     out: Path = Path("runs/sweep"),

@@ -141,7 +141,6 @@ def print_installation(
     echo(f"data, {where}: {', '.join(['digits', *present])}")
     if absent := [name for name, path in sets.items() if not path]:
         how = "put them there, or unset it: then they" if folder else "they"
-        echo(
-            f"not here: {', '.join(absent)}; {how} are downloaded from the Hugging Face hub when "
-            "asked for, but for tinyshakespeare, whose place the error names"
-        )
+        echo(f"not here: {', '.join(absent)}")
+        echo(f"{how} are downloaded from the Hugging Face hub when asked for;")
+        echo("gtsrb and tinyshakespeare are not on it: their errors say where to put them")

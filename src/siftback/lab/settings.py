@@ -59,10 +59,10 @@ def parse_numbers(name: str, text: str) -> list[float]:
 def parse_names(text: str) -> list[str]:
     """Returns names that are separated by commas, and calls, which may have commas within.
 
-    >>> parse_names("traditional, Memory(), SeTa(window=0.5, delta=1)")
-    ['traditional', 'Memory()', 'SeTa(window=0.5, delta=1)']
+    >>> parse_names("traditional, Memory(keep=0.5, guard=NoiseGuard(classes)), Memory()")
+    ['traditional', 'Memory(keep=0.5, guard=NoiseGuard(classes))', 'Memory()']
     """
-    return [name.strip() for name in re.split(r",(?![^(]*\))", text)]
+    return [name.strip() for name in re.split(r",(?!(?:[^()]|\([^()]*\))*\))", text)]
 
 
 def parse_duration(name: str, text: str) -> float:

@@ -102,6 +102,7 @@ _SAVES = (
     "Write {call}: it saves {training:.0%} of the time of {epochs} epochs, and {epoch:.0%} of that "
     "of an epoch that selects."
 )
+_OF_A_PASS = "Write {call}: a pass takes {epoch:.0%} less time. Epochs stay as long: ask for fewer."
 _PAYS_NOT = {
     Bound.LOADING: "loading takes {loading_share:.0%} of the time",
     Bound.OPTIMIZER: "the optimizer takes {optimizer_share:.0%} of a training step",
@@ -139,12 +140,10 @@ def advice_line(
         return f"Selection does not pay here: {reason}."
     call = _CALLS.get(advice.strategy, _CALL_BY_SCORER)
     row = next(r for r in rows if (r.strategy, r.keep) == (advice.strategy, advice.keep))
-    return _SAVES.format(
-        call=call.format(keep=advice.keep, scorer=advice.strategy.removeprefix("sb-")),
-        training=1 - 1 / row.training,
-        epoch=1 - 1 / row.measured,
-        epochs=epochs,
-    )
+    call = call.format(keep=advice.keep, scorer=advice.strategy.removeprefix("sb-"))
+    saved = {"training": 1 - 1 / row.training, "epoch": 1 - 1 / row.measured}
+    text = _OF_A_PASS if advice.strategy == MEMORY else _SAVES
+    return text.format(call=call, epochs=epochs, **saved)
 
 
 _MEMORY_FIRST = (

@@ -70,8 +70,8 @@ def test_the_demo_is_described_by_the_means_over_its_groups(tmp_path):
     rows = [{"what": what, "measured": measured} for what, measured in rows]
     path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
     text = describe_demo(path)
-    assert "ends at 5.0 % test error, `Memory()` at 2.5 % after as many steps, in 1.25 " in text
-    assert "0 in 1 of 2 repetitions" in text
+    assert "ends at 5.0 % test error and `Memory()` at 2.5 % after as many steps, in 1.25 " in text
+    assert "below 0 in 1 of 2." in text
     path.write_text(json.dumps({"rows": rows[:-1]}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"python benchmarks/demo\.py"):
         describe_demo(path)

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from zeus.device import cpu
-from zeus.device.cpu import rapl
 
 from siftback.lab import length
 from siftback.lab.experiments.comparison import Plan, compare
@@ -38,10 +36,11 @@ class Counters:
 
 @pytest.fixture
 def counters(tmp_path, monkeypatch):
+    rapl = pytest.importorskip("zeus.device.cpu.rapl", reason="zeus is not installed")
     folder = tmp_path / "rapl"
     monkeypatch.setattr(length, "RAPL", folder)
     monkeypatch.setattr(rapl, "RAPL_DIR", str(folder))
-    monkeypatch.setattr(cpu, "_cpus", None)
+    monkeypatch.setattr("zeus.device.cpu._cpus", None)
     rapl.rapl_is_available.cache_clear()
     yield Counters(folder)
     rapl.rapl_is_available.cache_clear()

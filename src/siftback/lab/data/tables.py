@@ -356,8 +356,8 @@ def load_from_hub(repository: str, config: str, advice: str) -> Mapping[str, Any
         splits: Mapping[str, Any] = datasets.load_dataset(repository, *([config] if config else []))
     except Exception as error:  # the client's errors are of no common kind
         raise ConfigError(
-            f"there is no such file or folder, and {repository} could not be read from the Hugging "
-            f"Face hub ({error}): connect to the internet, or {advice}"
+            f"{repository} is not on this machine, and could not be read from the Hugging Face hub "
+            f"({error}): connect to the internet, or {advice}"
         ) from error
     return splits
 

@@ -39,6 +39,8 @@ class Bounded:
 
     >>> str(Bounded(1.5)), str(Bounded(4.0, "above")), str(Bounded(0.25, "below"))
     ('1.50', '> 4.00', '< 0.25')
+    >>> str(Bounded(1.0)), str(Bounded(1.004))  # which side of 1 it is on can be seen
+    ('1.00', '1.004')
     """
 
     value: float
@@ -63,7 +65,7 @@ class Bounded:
 
     def __str__(self) -> str:
         sign = {"below": "< ", "at": "", "above": "> "}[self.side]
-        return f"{sign}{self.value:.2f}"
+        return f"{sign}{self.value:.{3 if round(self.value, 2) == 1 != self.value else 2}f}"
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def write_table(
         {
             "data and model": method.experiment.title,
             "epochs": f"{BUDGET:g}",
-            "budget ratio": f"**{method.words}**" if method.ratio.exceeds(1) else method.words,
+            "budget ratio": f"**{method.ratio}**" if method.ratio.exceeds(1) else f"{method.ratio}",
             "95 % interval": method.ratio.interval,
             **({"in seconds": _in_seconds(method, seconds)} if seconds else {}),
         }

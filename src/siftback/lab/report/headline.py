@@ -90,7 +90,7 @@ def describe_saving(ratios: Sequence[MethodRatio]) -> str:
         f"{len(values)} of {len(others)} other tasks the ratio is {values[0]:.2f} to "
         f"{values[-1]:.2f}, with the whole interval above 1 on {sure}"
     )
-    rest = "; on the rest longer training gains nothing" if len(values) < len(others) else ""
+    rest = "; elsewhere longer training gains nothing" if len(values) < len(others) else ""
     return f"{text}{rest}."
 
 
@@ -112,10 +112,10 @@ def describe_demo(path: Path) -> str:
             f"{path} lacks what the demo shows. Measure it: python benchmarks/demo.py --json {path}"
         ) from None
     return (
-        "`make demo` trains on digits in many fonts, three of the ten classes rare: plain training "
-        f"ends at {plain:.1f} % test error, `{NAME}` at {memory:.1f} % after as many steps, in "
-        f"{ratio:.2f} times the processor's seconds. The 95 % interval of the difference is below "
-        f"0 in {clear:.0f} of {groups} repetitions with other seeds."
+        "`make demo` trains on digits in many fonts, three of the ten classes rare. Over "
+        f"{groups} groups of other seeds, plain training ends at {plain:.1f} % test error and "
+        f"`{NAME}` at {memory:.1f} % after as many steps, in {ratio:.2f} times the processor time; "
+        f"the 95 % interval of the difference is below 0 in {clear:.0f} of {groups}."
     )
 
 
@@ -153,7 +153,7 @@ def describe_step(host: Path, gpu: Path) -> str:
         f"A step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one on an "
         f"{record['environment']['device']} ({len(ratios)} trainings). On the host `{NAME}` adds "
         f"{alone:.2f} ms to a step of 128 examples, {beside:.2f} ms with two workers, and "
-        f"{least:.2f} to {most:.2f} ms in a loop that trains, by framework, draws included."
+        f"{least:.2f} to {most:.2f} ms in training, depending on the framework."
     )
 
 

@@ -152,9 +152,10 @@ def render_page(
         ratio=lambda value: f"{value:.2f}" if value else NOT_REACHED,
         tabulate=tabulate,
     )
+    data = listed(run.data for comparison in comparisons for run in comparison.runs)
     return templates.get_template("page.html.j2").render(
         version=__version__,
-        title=describe_data(comparisons),
+        title=f"Selective training on {data}" if data else "Selective training",
         subtitle=describe_extent(comparisons),
         style=read_script(__package__, "template", "style.css"),
         theme=read_script(__package__, "template", "theme.js"),
@@ -240,12 +241,6 @@ def raw_files(name: str, comparison: Comparison) -> dict[str, bytes]:
         f"{stem}-{SUMMARY}": (comparison.folder / SUMMARY).read_bytes(),
         f"{stem}-evaluations.csv": evaluations_csv(comparison).encode(),
     }
-
-
-def describe_data(comparisons: Sequence[Comparison]) -> str:
-    """Says what was trained on, as the page's title."""
-    data = listed(run.data for comparison in comparisons for run in comparison.runs)
-    return f"Selective training on {data}" if data else "Selective training"
 
 
 def format_interval(verdict: Verdict) -> str:

@@ -181,8 +181,8 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     judged = [
         verdict for name, comparison in named(comparisons) for verdict in _judge(name, comparison)
     ]
-    order = OUTCOMES.index
-    return sorted(judged, key=lambda verdict: (order(verdict.outcome), _upper_bound(verdict)))
+    judged.sort(key=lambda verdict: verdict.interval[1] if verdict.interval else math.inf)
+    return sorted(judged, key=lambda verdict: OUTCOMES.index(verdict.outcome))
 
 
 def remaining(verdicts_shown: Sequence[Verdict]) -> list[Verdict]:
@@ -296,7 +296,3 @@ def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
             whole_cost=mean_ratio(runs, run.label, whole, "cost_forward_units"),
             whole_seconds=mean_ratio(runs, run.label, whole, "seconds_train"),
         )
-
-
-def _upper_bound(verdict: Verdict) -> float:
-    return verdict.interval[1] if verdict.interval else math.inf

@@ -81,13 +81,9 @@ def train(
         evaluation = training.evaluate()
         record.evaluation(evaluation)
         reporter.evaluation(evaluation)
-        return any(
-            limit is not None and value <= limit
-            for value, limit in (
-                (evaluation.test_error, settings.stop_at),
-                (evaluation.test_loss, settings.stop_at_loss),
-            )
-        )
+        error, loss = evaluation.test_error, evaluation.test_loss
+        limits = (error, settings.stop_at), (loss, settings.stop_at_loss)
+        return any(limit is not None and value <= limit for value, limit in limits)
 
     try:
         if state:
@@ -415,11 +411,8 @@ def stages(
         training.evaluated = training.made
         return Stage(training.model, batches.stream, batches.cost, batches.uses)
 
-    if not epochs:
-        yield stage()
-        return
-    for is_due in training.steps(update):
+    for is_due in training.steps(update) if epochs else ():
         if is_due:
             yield stage()
-    if training.made > training.evaluated:
+    if not epochs or training.made > training.evaluated:
         yield stage()

@@ -339,8 +339,8 @@ def name_of_call(text: str) -> str:
     """Returns a strategy's name and share, from the call of the library that it is.
 
     Args:
-        text: A call as `library_name` returns it; ``keep=`` may be left out. What is no call is
-            returned as it is.
+        text: A call as `library_name` returns it; ``keep=`` may be left out. What is neither a call
+            nor the name of one is returned as it is.
 
     Raises:
         ConfigError: If no strategy is this call, or an argument is not a number.
@@ -348,7 +348,9 @@ def name_of_call(text: str) -> str:
     >>> [name_of_call(text) for text in ("Memory()", "Memory(1/2)", "InfoBatch(ratio=0.75)", "sb")]
     ['sb-memory-default', 'sb-memory@0.5', 'infobatch@0.25', 'sb']
     """
-    if "(" not in text:
+    head = text.partition("(")[0].lower() + "("
+    calls = [call for call in map(call_of, STRATEGIES.values()) if call.lower().startswith(head)]
+    if "(" not in text and (text in STRATEGIES or not calls):
         return text
     every = re.search(r"every=([1-9]\d{0,8})\b", text)
     strategies = [find_strategy(f"stale-sb-{every[1]}")] if every else STRATEGIES.values()
@@ -359,9 +361,8 @@ def name_of_call(text: str) -> str:
                 for field, number in match.groupdict().items()
             ]
             return "@".join([strategy.name, *(f"{share:.12g}" for share in shares)])
-    raise ConfigError(
-        f"no strategy {text!r}: give a name, or a call, as siftback strategies lists both"
-    )
+    advice = " or ".join(calls) or "a name, or a call, as siftback strategies lists both"
+    raise ConfigError(f"no strategy {text!r}: give {advice}")
 
 
 # Of the numbers that a call may hold: in letters, from the share to keep, and that share from it.

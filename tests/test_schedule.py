@@ -66,7 +66,7 @@ def test_it_is_on_from_its_beginning_until_its_end(moments, begin, end):
     ],
 )
 def test_shares_need_the_length_of_training(moments):
-    with pytest.raises(ConfigError, match=r"Schedule\(.*\) counts in shares.* as epochs="):
+    with pytest.raises(ConfigError, match=r"epochs= is missing: Schedule\(.*\) counts in shares"):
         Schedule(**moments).is_on(0)
 
 

@@ -289,17 +289,12 @@ class Schedule:
             end = min(end, max(tail, in_epochs(self.tail_after, epochs)))
         return begin, end
 
-    def warn_if_never_on(self, epochs: float | None, least: float = 0.0) -> None:
-        """Warns if there is no selection at all in a training of a known number of epochs.
-
-        Args:
-            epochs: That number.
-            least: Epochs before which nothing is selected, as no loss is known.
-        """
+    def warn_if_never_on(self, epochs: float | None) -> None:
+        """Warns if there is no selection at all in a training of a known number of epochs."""
         if epochs is None:
             return
         begin, end = self.span(epochs)
-        if max(begin, least) >= min(end, epochs):
+        if begin >= min(end, epochs):
             warnings.warn(
                 f"{self!r} never selects in a training of {epochs:g} epochs: each is trained on "
                 "all examples",

@@ -167,13 +167,3 @@ def test_balanced_draws_do_not_depend_on_the_default_type(settings):
     finally:
         torch.set_default_dtype(torch.float32)
     assert loader.stats.kept_share < 1
-
-
-def test_a_single_epoch_in_which_nothing_is_left_out_warns():
-    source = DataLoader(Numbers(), BATCH)
-    with pytest.warns(UserWarning, match="never selects in a training of 1 epochs"):
-        SelectiveLoader(source, memory=Memory(), epochs=1)
-    known = Memory()
-    known.grow(EXAMPLES)
-    known.update(torch.arange(EXAMPLES), torch.rand(EXAMPLES), epoch=0)
-    SelectiveLoader(source, memory=known, epochs=1)  # which has losses to draw by

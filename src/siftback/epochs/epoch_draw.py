@@ -474,7 +474,8 @@ class EpochDraw:
             weights.setdefault(index, []).append(weight)
         # An example of both passes may come twice: its weights are taken in turn, the last again.
         drawn = [weights[index] for index in indices.tolist()]
-        return torch.tensor([row.pop(0) if len(row) > 1 else row[0] for row in drawn])
+        values = [row.pop(0) if len(row) > 1 else row[0] for row in drawn]
+        return torch.tensor(values, dtype=torch.float32)
 
     def _weights_in(self, drawn: Pass, rows: Tensor) -> Tensor:
         """Returns float32[n], the weights of rows in a pass; 1 for what came after its draw."""

@@ -216,8 +216,7 @@ class SelectiveLoader:
             selector = draw.rule.selector
             scorer = draw.rule.scorer
         self._exact = is_exact(exact, selector, on_nonfinite)
-        is_new = draw and draw.rule.learns and not draw.rule.table.values.isfinite().any()
-        self.schedule.warn_if_never_on(self.epochs, least=float(bool(is_new)))
+        self.schedule.warn_if_never_on(self.epochs)
         self._record = LossRecord(
             draw,
             on_nonfinite,

@@ -403,6 +403,6 @@ def test_without_a_network_the_error_says_what_to_put_where(places):
     assert done.returncode == 2, done.stderr
     told = " ".join(done.stderr.split())
     assert "Retrying" not in told
-    assert "some/birds could not be read from the Hugging Face hub" in told
+    assert "some/birds is not on this machine, and could not be read from the Hugging" in told
     assert 'datasets.load_dataset("some/birds").save_to_disk("FOLDER")' in told
     assert not (places / "runs").exists()

@@ -221,7 +221,7 @@ def test_a_run_whose_end_the_summary_could_not_take_is_not_run_again(
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(
     call: Call, tmp_path: Path, file: str
 ) -> None:
-    train = ("train", *QUICK, "--keep", "0.5", "--checkpoint-every", "0.2")
+    train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
     assert call(*train, "--out", tmp_path / "whole")[0] == 0
     out = tmp_path / "c"
     full = out / file

@@ -211,14 +211,18 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             for label, rows in runs.groupby("label", sort=False)
         }
         first, count = group[0], count_training_examples(group[0])
-        title = f"{setup_with_noise(first)}{images(first)}"  # of several alike, before a number
-        joined.append(Experiment(title, first.metric, runs, ends, count))
+        joined.append(Experiment(title_of(first), first.metric, runs, ends, count))
     joined.sort(key=lambda experiment: experiment.title)
     return [
         item if number == 1 else item._replace(title=f"{title} ({number})")
         for title, alike in groupby(joined, lambda experiment: experiment.title)
         for number, item in enumerate(alike, start=1)
     ]
+
+
+def title_of(comparison: Comparison) -> str:
+    """Returns the title of a comparison's experiment, before those of one title are numbered."""
+    return f"{setup_with_noise(comparison)}{images(comparison)}"
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:

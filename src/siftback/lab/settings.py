@@ -233,7 +233,7 @@ class Settings:
         "15%, or 0. By default 15% for Memory, and 1e for those that select in batches.",
         _ANY, parse_warmup] = None
     tail: Annotated[float,
-        "Share of training at the end in which a rule selects no more, such as 10%.",
+        "Share of training at the end in which a rule selects no more; Memory() has its own.",
         _SHARE, parse_share] = 0.0
     decay: Annotated[float,
         "How much of an old loss Memory remembers.", _SHARE] = 0.0

@@ -176,6 +176,8 @@ def test_a_collate_function_that_sorts_is_refused():
     dataset = SelectiveDataset(examples, BATCH, memory=Memory(), epochs=2, collate_fn=by_sum)
     with pytest.raises(ConfigError, match="collate_fn changes the order of examples"):
         compiled(LossRecorder(network())).fit(dataset, epochs=2, verbose=0)
+    plain = SelectiveDataset(examples, BATCH, epochs=1, collate_fn=by_sum)  # remembers no losses
+    compiled(SelectiveModel(network(), 0.5, warmup=0)).fit(plain, verbose=0)
 
 
 def test_a_loss_that_is_not_finite_is_refused():

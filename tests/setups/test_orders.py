@@ -147,10 +147,7 @@ def test_what_a_threshold_keeps_is_not_known_before(schedule):
     counts = lambda: loader.total_steps, lambda: loader.steps(2), lambda: len(loader)
     message = "Threshold keeps is left to randomness: give a share and exact=True"
     for count in counts:
-        with pytest.raises(
-            TypeError,
-            match=message,
-        ):
+        with pytest.raises(TypeError, match=message):
             count()
 
 

@@ -4,7 +4,7 @@ import copy
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -17,6 +17,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 from siftback.batches.generators import Generators
 from siftback.errors import BatchError
 from siftback.state import anything, dict_of, list_of, raise_damaged, tensor
+
+END: Any = object()  # after the last batch; not None, which arrays compare to by element
 
 
 class TrackedBatches(Sampler[list[Any]]):
@@ -92,10 +94,9 @@ class TrackedBatches(Sampler[list[Any]]):
         order = self.batches if self._resumed is None else self._resumed
         self._resumed = self._before = None
         self._order = iter(order)
-        with suppress(StopIteration):
-            while True:
-                self._asked.append(list(next(self._order)))
-                yield self._asked[-1]
+        while (batch := next(self._order, END)) is not END:
+            self._asked.append(list(batch))
+            yield self._asked[-1]
         self._order = iter(())  # a generator could not be copied
 
 
@@ -272,7 +273,7 @@ def is_plain(batches: object) -> bool:
     )
 
 
-def index_tensor(keys: list[Any]) -> Tensor | None:
+def index_tensor(keys: Sequence[Any]) -> Tensor | None:
     """Returns int64[n], a sampler's keys; None where one is not an integer.
 
     >>> index_tensor([3, True]), index_tensor([0.5])

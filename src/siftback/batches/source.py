@@ -22,6 +22,7 @@ from siftback.batches.indices import (
     testing_order,
 )
 from siftback.batches.order import (
+    END,
     TrackedBatches,
     batches_of,
     check_packed,
@@ -55,8 +56,6 @@ from siftback.state import (
     text,
 )
 from siftback.tensor_arguments import check_batches
-
-_END = object()
 
 
 class ScoredBatch(NamedTuple):
@@ -359,7 +358,7 @@ class Source:
             batches: Iterator[Any] = iter(self.loader)
             if within and state["loader"] is None:
                 for done in range(self.position):
-                    if next(batches, _END) is _END:
+                    if next(batches, END) is END:
                         raise StateError(
                             f"the state is of after {self.position} batches, and the wrapped "
                             f"{type(self.loader).__name__} gave only {done}: wrap the same loader"

@@ -458,7 +458,7 @@ class EpochDraw:
         passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
         if len(passes) < 2:
             return self._weights_in(self.current, self.losses.rows_of(indices))
-        expected: Any = index_tensor([*requested]) if requested else indices
+        expected: Any = index_tensor(requested) if requested else indices
         rows = self.losses.rows_of(expected)
         if len(rows) != read - before:
             raise BatchError(
@@ -473,8 +473,8 @@ class EpochDraw:
         for index, weight in zip(expected.tolist(), torch.cat(parts).tolist(), strict=True):
             weights.setdefault(index, []).append(weight)
         # An example of both passes may come twice: its weights are taken in turn, the last again.
-        drawn = [weights[index] for index in indices.tolist()]
-        values = [row.pop(0) if len(row) > 1 else row[0] for row in drawn]
+        by_row = [weights[index] for index in indices.tolist()]
+        values = [left.pop(0) if len(left) > 1 else left[0] for left in by_row]
         return torch.tensor(values, dtype=torch.float32)
 
     def _weights_in(self, drawn: Pass, rows: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.epochs = check_integer("epochs", epochs, 1)
         self.memory = None if memory is None else checked_rule("memory", memory)
-        self._data, self._collate = data, with_test(collate_fn)
+        self._data, self._collate = data, with_test(collate_fn) if self.memory else collate_fn
         self._is_arrays = isinstance(data, tuple | list)
         if self._is_arrays and len(data) not in (2, 3):
             raise BatchError(

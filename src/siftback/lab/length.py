@@ -102,8 +102,8 @@ class Length:
 
     def is_over(self, spent: Spent) -> bool:
         """Returns whether the training is done, or has used up what it may."""
-        has_time = spent.seconds < self.most_seconds
-        return self.done(spent) >= 1 or spent.cost >= self.most_cost or not has_time
+        is_spent = spent.cost >= self.most_cost or spent.seconds >= self.most_seconds
+        return is_spent or self.done(spent) >= 1
 
 
 class PhaseClock:

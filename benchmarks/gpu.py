@@ -9,28 +9,31 @@ training and E of one in a scoring pass, and s the share kept, the ideals are: P
 epochs have as many steps; ``E + s P`` of selection after reading; ``F + s (P - F - O) + O`` of the
 single pass. How often the host waits for the device in a step is counted by PyTorch.
 
-``python benchmarks/gpu.py --budgets --minutes 9 --folder FOLDER`` trains what ``gpu_budgets.toml``
-or another ``--recipe`` says, in several processes side by side, and goes on where the last call
-stopped; each draws the figures of what is recorded so far. Comparisons of another recipe are begun
-in its order. Data are read from ``SIFTBACK_DATA``. With ``--device
-auto`` records say no device, so that ``siftback run`` can go on with them elsewhere. All is tried
-without a GPU by ``--device cpu --quick``.
+``python benchmarks/gpu.py --budgets --minutes 9 --folder FOLDER`` trains the recipe ``pays-gpu``,
+the longest runs first, or another ``--recipe``, a run in each of several processes, and goes on
+where the last call stopped; each draws the figures of what is recorded so far. Steps of a small
+network leave most of a GPU idle: under NVIDIA's Multi-Process Service (``nvidia-cuda-mps-control
+-d``) those of several processes run at once, without it in turns. Seconds are then of runs beside
+others. Data are read from ``SIFTBACK_DATA``. With ``--device auto`` records say no device, so that
+``siftback run`` can go on with them elsewhere. All is tried without a GPU by ``--device cpu
+--quick``.
 """
 
 import argparse
 import itertools
 import multiprocessing
+import shutil
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -38,16 +41,22 @@ from goals import Goal, begin, options, report
 from siftback import EpochRule, Epochs, Fresh, Memory, Schedule, SelectiveLoader, SinglePass
 from siftback.batches import tree
 from siftback.cli.options import parse_seeds
-from siftback.lab.experiments.comparison import Plan, compare, is_finished, prepare_data
+from siftback.lab.experiments.comparison import (
+    TOKENIZER,
+    Plan,
+    compare,
+    is_finished,
+    prepare_data,
+)
 from siftback.lab.models import build
 from siftback.lab.recipes.recipe import Scale, draw_recipe, find_recipe, plan_cost, recipe_plans
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.run.checkpoints import CheckpointPolicy
-from siftback.lab.run.progress import ConsoleReporter
+from siftback.lab.run.progress import Reporter
 from single_pass import image_losses, medians, token_losses
 
 TITLE = "What a step on {device} costs: resnet18 of width 64 and a GPT, bf16, data on the device"
-RECIPE = Path(__file__).with_name("gpu_budgets.toml")
+RECIPE = "pays-gpu"
 KEEP = 1 / 3
 EPOCHS = 10_000  # of a training that does not end
 LEAST = {"rule": 0.97, "selects": 0.95}  # of the ideal's speed
@@ -278,13 +287,37 @@ def save_data(plan: Plan, path: Path) -> Path:
     return path
 
 
-def train_comparison(plan: Plan, folder: Path, path: Path) -> Path:
-    """Goes on with one comparison."""
+def train_run(plan: Plan, folder: Path, path: Path) -> None:
+    """Goes on with a comparison of one run."""
     torch.set_num_threads(1)
     data = torch.load(path, mmap=True, weights_only=False)
-    with ConsoleReporter(Console(stderr=True)) as reporter:
-        compare(plan, folder, reporter, "resume", policy=SAVED, data=data)
-    return folder
+    compare(plan, folder, Reporter(), "resume", policy=SAVED, data=data)
+
+
+def split_runs(plan: Plan) -> Iterator[Plan]:
+    """Yields the plans of single runs that a plan of equal budgets consists of."""
+    for seed, strategy in itertools.product(plan.seeds, plan.strategies):
+        yield replace(plan, seeds=[seed], strategies=[strategy])
+
+
+def join_runs(plan: Plan, folder: Path, parts: Iterable[Path]) -> None:
+    """Copies runs that have ended into the folder of their comparison.
+
+    Args:
+        plan: The comparison's.
+        folder: Its folder.
+        parts: Those of its single runs.
+    """
+    for part in parts:
+        for run in Comparison.read(part).runs if (part / SUMMARY).is_file() else ():
+            (folder / run.record).parent.mkdir(parents=True, exist_ok=True)
+            for name in filter(lambda name: (part / name).is_file(), (run.record, TOKENIZER)):
+                shutil.copy(part / name, folder / name)
+    if comparison := Comparison.recover(folder):
+        order = {run.record: number for number, run in enumerate(plan.runs())}
+        comparison.runs.sort(key=lambda run: order.get(run.record, len(order)))
+        comparison.environment["arguments"] = plan.arguments()
+        comparison.write()
 
 
 def data_key(plan: Plan) -> tuple[Any, ...]:
@@ -297,35 +330,55 @@ def data_key(plan: Plan) -> tuple[Any, ...]:
 
 
 def train_budgets(asked: argparse.Namespace) -> None:
-    """Trains the comparisons of the recipe, until all are finished or the time is up.
+    """Trains the runs of the recipe, until all are finished or the time is up.
 
     Raises:
-        SystemExit: If a comparison fails.
+        SystemExit: If one fails.
     """
     ends = time.monotonic() + 60 * asked.minutes
     recipe, scale = find_recipe(asked.recipe), Scale.SMALL if asked.quick else Scale.FULL
-    seeds = {"seeds": parse_seeds(asked.seeds)} if asked.seeds else {}
-    plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device} | seeds)
+    plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device})
     plans = {path: plan for path, plan in plans.items() if asked.only in (None, plan.settings.data)}
-    left = [folder for folder, plan in plans.items() if not is_finished(plan, folder)]
-    if asked.recipe == str(RECIPE):  # the longest first; other recipes have an order of their own
-        left.sort(key=lambda folder: -(plan_cost(plans[folder]) or 0.0))
+    wanted = {
+        "seeds": parse_seeds(asked.seeds) if asked.seeds else None,
+        "strategies": asked.strategies and asked.strategies.split(","),
+    }
+    parts: dict[Path, dict[Path, Plan]] = {path: {} for path in plans}
+    for path, plan in plans.items():
+        lists = {
+            name: [entry for entry in getattr(plan, name) if entry in chosen]
+            for name, chosen in wanted.items()
+            if chosen
+        }
+        for single in split_runs(replace(plan, **lists)) if all(lists.values()) else ():
+            (run,) = single.runs()
+            parts[path][asked.folder / "parts" / path.name / run.name] = single
+    left = [
+        (folder, single)
+        for path, singles in parts.items()
+        for folder, single in singles.items()
+        if not is_finished(single, path)
+    ]
+    if asked.recipe == RECIPE:  # the longest first; other recipes have an order of their own
+        left.sort(key=lambda part: -(plan_cost(part[1]) or 0.0))
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as data,
         ProcessPoolExecutor(asked.processes, mp_context=spawn) as pool,
     ):
         try:
-            train_side_by_side(
-                pool, asked.processes, {folder: plans[folder] for folder in left}, Path(data), ends
-            )
+            train_side_by_side(pool, asked.processes, dict(left), Path(data), ends)
         finally:
             for process in multiprocessing.active_children():
                 process.terminate()
-            recorded = [Comparison.read(path) for path in plans if (path / SUMMARY).is_file()]
-            finished = sum(len(comparison.runs) for comparison in recorded)
-            count = sum(len(plan.runs()) for plan in plans.values())
-            print(f"{finished} of {count} runs are finished")
+            for path, plan in plans.items():
+                join_runs(plan, path, parts[path])
+            finished = [
+                is_finished(single, path)
+                for path, singles in parts.items()
+                for single in singles.values()
+            ]
+            print(f"{sum(finished)} of {len(finished)} runs are finished")
     for analysis, paths in draw_recipe(recipe, scale, asked.folder, plans):
         print(analysis.name, *paths, sep="\n  ")
 
@@ -333,17 +386,17 @@ def train_budgets(asked: argparse.Namespace) -> None:
 def train_side_by_side(
     pool: Executor, processes: int, plans: dict[Path, Plan], data: Path, ends: float
 ) -> None:
-    """Gives comparisons to the processes of a pool as they become free, until a time.
+    """Gives runs to the processes of a pool as they become free, until a time.
 
     Args:
         pool: The processes.
         processes: Their number.
-        plans: Comparisons by their folders, in the order of their use; those begun are taken out.
+        plans: Plans of runs by their folders, in the order of their use; those begun are taken out.
         data: Folder for the data sets.
         ends: The time of ``time.monotonic``.
 
     Raises:
-        SystemExit: If a comparison fails.
+        SystemExit: If a run fails.
     """
     files: dict[tuple[Any, ...], Future[Path]] = {}
     running: set[Future[Any]] = set()
@@ -351,7 +404,7 @@ def train_side_by_side(
         for done in [future for future in running if future.done()]:
             running.remove(done)
             if error := done.exception():
-                raise SystemExit(f"{error}\nthe other comparisons go on with the next call")
+                raise SystemExit(f"{error}\nthe other runs go on with the next call")
         ready = []
         for folder, plan in itertools.islice(plans.items(), 2 * processes):
             key = data_key(plan)
@@ -364,7 +417,7 @@ def train_side_by_side(
             folder = ready[0]
             plan = plans.pop(folder)
             path = files[data_key(plan)].result()
-            running.add(pool.submit(train_comparison, plan, folder, path))
+            running.add(pool.submit(train_run, plan, folder, path))
         else:
             time.sleep(0.05)
 
@@ -375,13 +428,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="of each training, 5 by default")
     parser.add_argument("--minutes", type=float, default=9.0, help="no work is begun after these")
     parser.add_argument("--budgets", action="store_true", help="train at several budgets")
-    parser.add_argument("--recipe", default=str(RECIPE), help="name or file of what is trained")
-    parser.add_argument("--seeds", help="in place of the recipe's, separated by commas")
+    parser.add_argument("--recipe", default=RECIPE, help="name or file of what is trained")
+    parser.add_argument("--seeds", help="of the recipe's, separated by commas; by default all")
+    parser.add_argument("--strategies", help="likewise")
     parser.add_argument(
         "--folder", type=Path, default=Path("runs/gpu"), help="of the budgets' runs"
     )
     parser.add_argument("--only", help="the data set of the budgets; by default all")
-    parser.add_argument("--processes", type=int, default=4, help="comparisons trained side by side")
+    parser.add_argument("--processes", type=int, default=4, help="runs side by side")
     asked = begin(parser)
     if asked.budgets:
         train_budgets(asked)

@@ -63,7 +63,7 @@ ANOTHER_RECIPE = ("--recipe", "map", "--only", "fonts:1000,hard=0.5", "--seeds",
 @pytest.mark.parametrize(
     ("options", "count", "page", "text"),
     [
-        ((), 6, "gpu_budgets-small/pays.md", "sb-memory"),
+        ((), 6, "pays-gpu-small/pays.md", "sb-memory"),
         (ANOTHER_RECIPE, 7, "map-small/worst.md", "ratios of Memory()"),
     ],
     ids=["by default", "another recipe"],
@@ -80,11 +80,11 @@ def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(
 
 def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
     budgets = defaultdict(set)
-    for plan in find_recipe(str(FOLDER / "gpu_budgets.toml")).plans(Scale.FULL).values():
+    for plan in find_recipe("pays-gpu").plans(Scale.FULL).values():
         assert (plan.settings.model, plan.settings.width, len(plan.seeds)) == ("resnet18", 64, 3)
         assert "traditional" in plan.strategies
         budgets[plan.settings.data].add(plan.settings.budget)
-    assert budgets == {"cifar10": {4, 8, 16, 32, 64}, "gtsrb": {1, 2, 4, 8, 16}}
+    assert budgets == {"cifar10": {4, 8, 16, 32, 48}, "gtsrb": {1, 2, 4, 8, 16}}
 
 
 def test_the_map_has_a_curve_of_five_for_each_set_and_the_coarse_grid_first():

@@ -19,6 +19,7 @@ from siftback import (
     SelectiveSampler,
     Threshold,
 )
+from siftback.errors import BatchError
 
 EXAMPLES, BATCH = 50, 8
 
@@ -164,3 +165,51 @@ def test_balanced_draws_do_not_depend_on_the_default_type(settings):
     finally:
         torch.set_default_dtype(torch.float32)
     assert loader.stats.kept_share < 1
+
+
+class Leaving(DataLoader):
+    """Gives every second batch that it asked for."""
+
+    def __iter__(self):
+        yield from list(super().__iter__())[::2]
+
+
+class Ahead(DataLoader):
+    """Reads a batch ahead of the one it gives, as a copy to a device does."""
+
+    def __iter__(self):
+        before = None
+        for batch in super().__iter__():
+            if before is not None:
+                yield before
+            before = batch
+        yield before
+
+
+class Cut(DataLoader):
+    """Ends after three batches."""
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            if number == 3:
+                return
+            yield batch
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [Ahead, Cut])
+def test_a_loader_of_ones_own_that_reads_ahead_or_ends_early_keeps_its_indices(kind, workers):
+    source = kind(Numbers(), BATCH, shuffle=True, num_workers=workers)
+    loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
+    for _ in range(3):
+        for batch in loader:
+            assert torch.equal(batch, loader.indices)
+            loader.loss(batch.float().requires_grad_())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_leaves_batches_out_is_refused(workers):
+    source = Leaving(Numbers(), BATCH, shuffle=True, drop_last=True, num_workers=workers)
+    loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
+    with pytest.raises(BatchError, match="Leaving asked its batch_sampler for 3 batches of epoch"):
+        list(loader)

@@ -33,6 +33,7 @@ class TrackedBatches(Sampler[list[Any]]):
 
     Attributes:
         begun: Whether a batch was asked for, since whoever reads it last set it to False.
+        is_over: Whether all batches of an epoch were asked for.
 
     >>> batches = TrackedBatches(BatchSampler(range(5), batch_size=2, drop_last=False))
     >>> asked = [next(order) for order in [iter(batches)] for _ in range(2)]
@@ -46,7 +47,7 @@ class TrackedBatches(Sampler[list[Any]]):
         self.batches = batches
         self._asked: deque[list[Any]] = deque()  # for batches that have not come yet
         self._order: Iterator[Any] = iter(())
-        self.begun = False
+        self.begun = self.is_over = False
         self._resumed: Iterable[Any] | None = None
         self._before: Callable[[], None] | None = None
 
@@ -71,6 +72,11 @@ class TrackedBatches(Sampler[list[Any]]):
             )
         return self._asked.popleft()
 
+    @property
+    def awaited(self) -> int:
+        """Number of batches that were asked for and have not come."""
+        return len(self._asked)
+
     def rest(self) -> list[list[Any]]:
         """The indices of the batches of this epoch that have not come, asked for or not."""
         if self._resumed is not None:  # and none of it was asked for yet
@@ -88,7 +94,7 @@ class TrackedBatches(Sampler[list[Any]]):
         self._before = partial(generators.put_back, states)
 
     def _ask(self) -> Iterator[list[Any]]:
-        self.begun = True
+        self.begun, self.is_over = True, False
         if self._before:
             self._before()
         order = self.batches if self._resumed is None else self._resumed
@@ -97,7 +103,7 @@ class TrackedBatches(Sampler[list[Any]]):
         while (batch := next(self._order, END)) is not END:
             self._asked.append(list(batch))
             yield self._asked[-1]
-        self._order = iter(())  # a generator could not be copied
+        self._order, self.is_over = iter(()), True  # a generator could not be copied
 
 
 def count_batches(

@@ -1,6 +1,7 @@
 """The wrapped loader: where in it training is, which examples come, and how to come back there."""
 
 import copy
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
@@ -14,13 +15,7 @@ from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.collating import Reordered
 from siftback.batches.generators import Generators
-from siftback.batches.indices import (
-    check_indices,
-    collating,
-    end_test,
-    is_indexed,
-    testing_order,
-)
+from siftback.batches.indices import check_indices, collating, end_test, is_indexed, testing_order
 from siftback.batches.order import (
     END,
     TrackedBatches,
@@ -142,7 +137,8 @@ class Source:
         self._batches = None
         if not state:
             self.position = 0
-        return map(self._batch, self._ordered(state) if self.is_ordered else self._read(state))
+        read = self._ordered(state) if self.is_ordered else self._read(state)
+        return itertools.chain(map(self._batch, read), self._check_end())
 
     def end_epoch(self) -> None:
         """Moves on to the next epoch."""
@@ -366,6 +362,20 @@ class Source:
         if again:
             self._generators.put_back_own(self._began)
         return batches
+
+    def _check_end(self) -> Iterator[Batch]:
+        """Yields nothing: makes sure that all batches came which the loader asked for.
+
+        Raises:
+            BatchError: If some did not, as those of a loader that leaves batches out.
+        """
+        if self.is_ordered and self._order.is_over and (lost := self._order.awaited):
+            raise BatchError(
+                f"the wrapped {type(data_loader_of(self.loader)).__name__} asked its batch_sampler "
+                f"for {lost} batches of epoch {self.epoch} that it did not give, so that which "
+                "examples the others have is not known: leave batches out by the batch_sampler"
+            )
+        yield from ()
 
     def _batch(self, data: Any) -> Batch:
         """Returns a batch as the loader gave it, with its size, indices and structure."""

@@ -14,11 +14,7 @@ from siftback.epochs.draw_weights import draw_weights, find_candidates
 from siftback.epochs.rule_losses import RuleLosses
 from siftback.errors import BatchError, ConfigError
 from siftback.processes.distributed import broadcast, rank_and_world
-from siftback.processes.exchange import (
-    pack_weights,
-    packed_weights,
-    unpack_weights,
-)
+from siftback.processes.exchange import pack_weights, packed_weights, unpack_weights
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
 from siftback.seeding import Stream, generator_of

@@ -17,12 +17,7 @@ from torch.utils.data import DataLoader
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
-from siftback.frameworks.step_selection import (
-    AT_ONCE,
-    StepSelection,
-    count_schedule,
-    rank_seed,
-)
+from siftback.frameworks.step_selection import AT_ONCE, StepSelection, count_schedule, rank_seed
 from siftback.frameworks.training_step import TrainingStep
 from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses

@@ -7,13 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import (
-    check_flag,
-    check_integer,
-    check_number,
-    check_object,
-    check_seed,
-)
+from siftback.arguments import check_flag, check_integer, check_number, check_object, check_seed
 from siftback.batches.collating import TestedCollate
 from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
@@ -23,12 +17,7 @@ from siftback.loader.before_reading import DrawingPipeline
 from siftback.loader.chained import ChainedSource, ChainingPipeline, count_whole_batches
 from siftback.loader.losses import LossRecord, watched_loss
 from siftback.loader.pipeline import Pipeline, ScoringPipeline
-from siftback.loader.selection import (
-    BatchSelection,
-    OnNonfinite,
-    is_exact,
-    resolve_loader_selector,
-)
+from siftback.loader.selection import BatchSelection, OnNonfinite, is_exact, resolve_loader_selector
 from siftback.loader.wrapped import (
     has_shorter_epochs,
     no_indices,

@@ -17,13 +17,7 @@ from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
-from siftback.losses.per_example import (
-    Losses,
-    LossFn,
-    check_finite,
-    check_losses,
-    resolve_losses,
-)
+from siftback.losses.per_example import Losses, LossFn, check_finite, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
 from siftback.schedule import Schedule
 from siftback.scorers.scorer import Scorer

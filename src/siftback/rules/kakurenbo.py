@@ -5,12 +5,7 @@ from torch import Tensor
 
 from siftback.arguments import check_share
 from siftback.errors import ConfigError
-from siftback.rules.rule import (
-    EpochRule,
-    check_predictions,
-    round_down,
-    weigh_known,
-)
+from siftback.rules.rule import EpochRule, check_predictions, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
 

@@ -9,11 +9,7 @@ from torch import Tensor
 from siftback.arguments import check_flag, check_share, format_value
 from siftback.draws.histogram_draw import draw_in_shards
 from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
-from siftback.draws.ratio_draw import (
-    draw_by_ratio,
-    draw_independently,
-    ratio_probabilities,
-)
+from siftback.draws.ratio_draw import draw_by_ratio, draw_independently, ratio_probabilities
 from siftback.draws.weighted_draw import (
     exact_probabilities,
     independent_probabilities,

@@ -9,13 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import (
-    check_integer,
-    check_number,
-    check_object,
-    check_share,
-    format_value,
-)
+from siftback.arguments import check_integer, check_number, check_object, check_share, format_value
 from siftback.errors import ConfigError
 from siftback.selectors.sampling import choose
 from siftback.selectors.selection import (

@@ -5,11 +5,7 @@ from collections.abc import Iterable
 from traceback import FrameSummary
 
 from torch import nn
-from torch._dynamo.exc import (
-    BackendCompilerFailed,
-    FailOnRecompileLimitHit,
-    TorchDynamoException,
-)
+from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
     GuardOnDataDependentSymNode,

@@ -8,18 +8,8 @@ import pandas as pd
 from rich.table import Table
 
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import (
-    NOT_REACHED,
-    listed,
-    readable,
-    readable_seconds,
-)
-from siftback.lab.records.frame import (
-    mean_and_spread,
-    read_evaluations,
-    read_runs,
-    speedups,
-)
+from siftback.lab.records.formatting import NOT_REACHED, listed, readable, readable_seconds
+from siftback.lab.records.frame import mean_and_spread, read_evaluations, read_runs, speedups
 from siftback.lab.records.run_summary import (
     MATCHED,
     METRICS,

@@ -36,14 +36,7 @@ from siftback.lab.report.embedding import (
 )
 from siftback.lab.report.measurements_page import benchmarks_of
 from siftback.lab.report.results_page import BENCHMARKS
-from siftback.lab.report.verdict import (
-    RULE,
-    Verdict,
-    difference_of,
-    headline,
-    named,
-    verdicts,
-)
+from siftback.lab.report.verdict import RULE, Verdict, difference_of, headline, named, verdicts
 from siftback.lab.strategies.table import library_name
 
 PAGE = "index.html"

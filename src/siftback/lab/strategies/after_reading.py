@@ -15,12 +15,7 @@ from siftback.contrib import Pipelined, Proxy
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.stream import Batch, BatchStream
-from siftback.lab.forward import (
-    ExampleLosses,
-    build_model,
-    example_losses,
-    training_device,
-)
+from siftback.lab.forward import ExampleLosses, build_model, example_losses, training_device
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.settings import Settings

@@ -74,9 +74,7 @@ def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> si
     return siftback.Irreducible(scores, fresh_scorer(settings))
 
 
-def _refreshed(
-    make: Callable[..., EpochRule],
-) -> Callable[[float, Settings], EpochRule]:
+def _refreshed(make: Callable[..., EpochRule]) -> Callable[[float, Settings], EpochRule]:
     """Returns the builder of a rule that a pass refreshes every so many epochs."""
     return lambda keep, settings: make(
         keep, every=settings.stale_every, scorer=fresh_scorer(settings)

@@ -294,10 +294,13 @@ def train_run(plan: Plan, folder: Path, path: Path) -> None:
     compare(plan, folder, Reporter(), "resume", policy=SAVED, data=data)
 
 
-def split_runs(plan: Plan) -> Iterator[Plan]:
-    """Yields the plans of single runs that a plan of equal budgets consists of."""
+def single_runs(plan: Plan, asked: argparse.Namespace) -> Iterator[Plan]:
+    """Yields a plan for each strategy and seed of a plan of equal budgets that are asked for."""
+    seeds = parse_seeds(asked.seeds) if asked.seeds else plan.seeds
+    strategies = asked.strategies.split(",") if asked.strategies else plan.strategies
     for seed, strategy in itertools.product(plan.seeds, plan.strategies):
-        yield replace(plan, seeds=[seed], strategies=[strategy])
+        if seed in seeds and strategy in strategies:
+            yield replace(plan, seeds=[seed], strategies=[strategy])
 
 
 def join_runs(plan: Plan, folder: Path, parts: Iterable[Path]) -> None:
@@ -339,20 +342,13 @@ def train_budgets(asked: argparse.Namespace) -> None:
     recipe, scale = find_recipe(asked.recipe), Scale.SMALL if asked.quick else Scale.FULL
     plans = recipe_plans(recipe, scale, asked.folder, {"device": asked.device})
     plans = {path: plan for path, plan in plans.items() if asked.only in (None, plan.settings.data)}
-    wanted = {
-        "seeds": parse_seeds(asked.seeds) if asked.seeds else None,
-        "strategies": asked.strategies and asked.strategies.split(","),
-    }
-    parts: dict[Path, dict[Path, Plan]] = {path: {} for path in plans}
-    for path, plan in plans.items():
-        lists = {
-            name: [entry for entry in getattr(plan, name) if entry in chosen]
-            for name, chosen in wanted.items()
-            if chosen
+    parts = {
+        path: {
+            asked.folder / "parts" / path.name / single.runs()[0].name: single
+            for single in single_runs(plan, asked)
         }
-        for single in split_runs(replace(plan, **lists)) if all(lists.values()) else ():
-            (run,) = single.runs()
-            parts[path][asked.folder / "parts" / path.name / run.name] = single
+        for path, plan in plans.items()
+    }
     left = [
         (folder, single)
         for path, singles in parts.items()

@@ -1,5 +1,7 @@
 """Bad input: what was given, what was expected and what to do, before any training."""
 
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -244,6 +246,15 @@ KINDS = {
     "guard": (lambda: Memory(guard="yes"), r"guard='yes': give a NoiseGuard\(classes\), or None"),
     "table": (lambda: Memory(table="x.bin"), r"table='x.bin': give a ScoreTable"),
     "selector class": (lambda: loader_of(selector=TopK), r"selector=TopK: give .*not the class"),
+    "selector without a share": (
+        lambda: loader_of(
+            selector=types.SimpleNamespace(
+                **dict.fromkeys(["select", "state_dict", "load_state_dict"], dict),
+                **dict.fromkeys(["needs_scores", "reweights"], True),
+            )
+        ),
+        "selector=.*, without keep: give TopK",
+    ),
     "selector name": (lambda: loader_of(selector="topk"), r"selector='topk': give TopK"),
     "selector in batch": (lambda: InBatch(selector=TopK), r"selector=TopK: give .*not the class"),
     "scorer class": (lambda: loader_of(keep=0.5, scorer=Fresh), r"scorer=Fresh: give Fresh\(\),"),

@@ -183,15 +183,15 @@ def check_object(name: str, value: Object, example: str, *needed: str) -> Object
         needed: Names of the attributes that it must have.
 
     Raises:
-        ConfigError: If it lacks one, or is a class.
+        ConfigError: If it lacks one, which is named, or is a class.
 
     >>> check_object("losses", len, "losses=fn(model, batch)", "__call__") is len
     True
     """
     kind: Any = value
-    if isinstance(kind, type) or not all(hasattr(kind, attribute) for attribute in needed):
-        hint = ", an instance and not the class" if isinstance(kind, type) else ""
-        raise ConfigError(
-            f"{name}={kind.__name__ if hint else format_value(kind)}: give {example}{hint}"
-        )
+    if isinstance(kind, type):
+        raise ConfigError(f"{name}={kind.__name__}: give {example}, an instance and not the class")
+    if lacks := [attribute for attribute in needed if not hasattr(kind, attribute)]:
+        lack = f", without {', '.join(lacks)}" if len(lacks) < len(needed) else ""
+        raise ConfigError(f"{name}={format_value(kind)}{lack}: give {example}")
     return value

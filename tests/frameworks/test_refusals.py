@@ -156,6 +156,7 @@ PROVOKED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.* leaves nothing out of:UserWarning")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}: {row[1]}"[:40])
 def test_each_row_of_the_table_is_refused_in_its_words(row):
     _, what, _, message = row

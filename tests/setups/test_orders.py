@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from siftback import (
+    RS2,
     Epochs,
     Indexed,
     InfoBatch,
@@ -18,6 +19,7 @@ from siftback import (
     SelectiveLoader,
     SelectiveSampler,
     Threshold,
+    Uniform,
 )
 from siftback.errors import BatchError
 
@@ -213,3 +215,26 @@ def test_a_loader_that_leaves_batches_out_is_refused(workers):
     loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
     with pytest.raises(BatchError, match="Leaving asked its batch_sampler for 3 batches of epoch"):
         list(loader)
+
+
+def test_a_loader_of_ones_own_may_read_its_batch_sampler():
+    class Counting(DataLoader):
+        def __len__(self):
+            return len(self.batch_sampler.sampler) // self.batch_sampler.batch_size
+
+    source = Counting(Numbers(), BATCH, drop_last=True)
+    loader = SelectiveLoader(source, selector=Uniform(keep=0.5), exact=True)
+    assert sum(map(len, loader)) == 6 * 4
+
+
+@pytest.mark.parametrize("rule", [Memory(), InfoBatch(0.5), Memory(keep=0.5)])
+def test_a_rule_says_that_it_leaves_nothing_out_of_a_single_epoch(rule):
+    loader = SelectiveLoader(DataLoader(Numbers(), BATCH, shuffle=True), memory=rule, epochs=1)
+    with pytest.warns(UserWarning, match="leaves nothing out of 1 epochs"):
+        trained = [loader.loss(batch.float().requires_grad_()).item() for batch in loader]
+    assert len(trained) == -(-EXAMPLES // BATCH)
+
+
+def test_nothing_is_said_where_passes_leave_examples_out_from_the_first_one_on():
+    loader = SelectiveLoader(DataLoader(Numbers(), BATCH, shuffle=True), memory=RS2(0.5), epochs=1)
+    assert sum(map(len, loader)) == EXAMPLES

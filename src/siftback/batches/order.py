@@ -59,6 +59,11 @@ class TrackedBatches(Sampler[list[Any]]):
         self._asked.clear()
         return self._ask()
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "batches":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.batches, name)  # which a loader of the user's own may read
+
     def take(self) -> list[Any]:
         """The indices of the batch that came next.
 

@@ -1,6 +1,7 @@
 """The passes of an epoch, with the examples that a rule draws for each before they are read."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -407,9 +408,21 @@ class EpochDraw:
         drawn.start = self.passes[-1].end if self.passes else 0
         if drawn.draws and len(weights):
             drawn.lr_scale = float(self.rule.lr_scale(weights))
-        self._number += 1
         self.passes.append(drawn)
+        if self._number == 0 and drawn.whole == drawn.size and not drawn.is_scoring:
+            self._warn_of_single_pass()
+        self._number += 1
         self.seconds += time.perf_counter() - started
+
+    def _warn_of_single_pass(self) -> None:
+        """Warns if training ends with the first pass, of which nothing is left out."""
+        epochs, begins = self.epochs, self.schedule.span(self.epochs)[0]
+        if epochs is not None and begins < epochs <= 1 and self.passes[-1].whole:
+            warnings.warn(
+                f"{type(self.rule).__name__} leaves nothing out of {epochs:g} epochs, as it first "
+                "remembers the losses of all examples: train for more epochs, or without it",
+                stacklevel=4,
+            )
 
     def _generator(self) -> torch.Generator:
         return generator_of(self._seed, self._number, Stream.DRAW)

@@ -232,6 +232,7 @@ def test_groups_divide_the_channels(channels):
     ("change", "message"),
     [
         ({"name": "vgg"}, "no model 'vgg': give one of cnn, fastcnn, .*, wrn-D-K, densenet-bc-D"),
+        ({"name": "fastcnn-16"}, "no model 'fastcnn-16': give --model fastcnn --width 16"),
         ({"name": "wrn-27-10"}, "depth 27: .* 6n"),
         ({"name": "wrn-4-10"}, "depth 4: .* 6n"),
         ({"name": "wrn-28-0"}, "no model 'wrn-28-0'"),

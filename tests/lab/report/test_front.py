@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from siftback.errors import ConfigError
+from siftback.lab.figures.pays import experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.report.front import MARKS, seconds_of_steps, write_picture, write_table
+from siftback.lab.report.front import (
+    MARKS,
+    seconds_of_steps,
+    shown_ratios,
+    write_picture,
+    write_table,
+)
 from siftback.lab.report.results_page import comparisons_of
 
 ROOT = Path(__file__).parents[3]
@@ -31,6 +38,17 @@ def test_the_table_in_the_readme_is_what_the_records_give(recorded, tmp_path):
 def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):
     write_picture(recorded, tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_bytes() == (ROOT / "docs" / "budgets.svg").read_bytes()
+
+
+def test_the_budget_in_the_middle_is_shown_where_the_usual_one_was_not_measured(tmp_path):
+    comparisons = []
+    for budget in (1, 2, 8, 16, 32):
+        ends = {"traditional": [64 / budget, 64 / budget + 0.01]}
+        if budget in (2, 8, 16):
+            ends["sb-memory-default"] = [32 / budget, 32 / budget + 0.01]
+        comparisons.append(written(tmp_path / f"at-{budget}", budget, ends))
+    (shown,) = shown_ratios(method_ratios(experiments(comparisons)))
+    assert (shown.budget, str(shown.ratio)) == (8, "2.00")
 
 
 @pytest.mark.parametrize("measured", [(2, 4), (2, 4, 8)], ids=["most methods", "in the middle"])

@@ -175,6 +175,9 @@ def find_architecture(name: str) -> Architecture:
         make_dense = partial(DenseNet, layers=(blocks_of(match[1]),) * 3)
         what = "DenseNet-BC in three blocks; width: the growth rate"
         return Architecture(make_dense, 12, what)
+    known, _, width = name.rpartition("-")
+    if known in MODELS and width.isdigit():  # as tables name it
+        raise ConfigError(f"no model {name!r}: give --model {known} --width {width}")
     raise ConfigError(f"no model {name!r}: {one_of(name, NAMES)}")
 
 

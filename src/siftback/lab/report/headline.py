@@ -20,7 +20,7 @@ from siftback.lab.figures.pays import (
 )
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.report.front import BUDGET, ending_of, fill, has_marks
+from siftback.lab.report.front import BUDGET, ending_of, fill, has_marks, shown_ratios
 from siftback.lab.strategies.table import library_name
 
 # What is shown: the title of an experiment, a method of it, and a budget in epochs.
@@ -75,11 +75,7 @@ def describe_saving(ratios: Sequence[MethodRatio]) -> str:
     """Describes the budget ratio that is shown, and the range of the method's others."""
     shown = find_saving(ratios)
     ratio, metric = shown.ratio, shown.experiment.metric
-    others = [
-        case
-        for case in ratios
-        if (case.label, case.budget) == (DEFAULT_LABEL, BUDGET) and case is not shown
-    ]
+    others = [case for case in shown_ratios(ratios) if case is not shown]
     values = sorted(case.ratio.ratio.value for case in others if not case.ratio.flat)
     sure = sum(case.ratio.exceeds(1) for case in others)
     needed = ratio.ratio.value * BUDGET

@@ -1,5 +1,6 @@
 """The passes of an epoch, with the examples that a rule draws for each before they are read."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -416,8 +417,8 @@ class EpochDraw:
 
     def _warn_of_single_pass(self) -> None:
         """Warns if training ends with the first pass, of which nothing is left out."""
-        epochs, begins = self.epochs, self.schedule.span(self.epochs)[0]
-        if epochs is not None and begins < epochs <= 1 and self.passes[-1].whole:
+        epochs, begins = self.epochs or math.inf, self.schedule.span(self.epochs)[0]
+        if begins < epochs <= 1 and self.passes[-1].whole:
             warnings.warn(
                 f"{type(self.rule).__name__} leaves nothing out of {epochs:g} epochs, as it first "
                 "remembers the losses of all examples: train for more epochs, or without it",

@@ -22,6 +22,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 import torch
 from equal_steps import WithLoss, losses_of
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -183,7 +184,10 @@ def draw(logged: dict[str, Series], path: Path) -> None:
         panels[-1, column].set_xlabel("step", fontsize=9)
     for panel in panels[:, 0]:
         panel.set_ylim(bottom=0)  # once all of its row are drawn, which share the axis
-    figure.savefig(path, dpi=90)
+    canvas = io.BytesIO()
+    figure.savefig(canvas, dpi=90)
+    # In 256 colours, which is less than half of the bytes.
+    Image.open(canvas).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def main() -> None:

@@ -156,6 +156,7 @@ def test_every_setting_is_an_option_and_says_what_it_is() -> None:
     assert all(setting.help.endswith(".") for setting in SETTINGS.values())
 
 
+@pytest.mark.filterwarnings("ignore:.* leaves nothing out of:UserWarning")
 def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:
     assert call("train", *QUICK, "--out", tmp_path)[0] == 0
     recorded = Comparison.read(tmp_path).environment["arguments"]

@@ -31,7 +31,7 @@ from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import STRATEGIES, find_strategy
 
 AT_HAND = {"digits", "mnist", "cifar10", "gtsrb", "fonts"}
-OF_OTHER_WIDTHS = {"map", "noise", "pays", "rates", "svhn-size"}
+OF_OTHER_WIDTHS = {"map", "noise", "pays", "pays-gpu", "rates", "svhn-size"}
 
 # What an analysis cannot be made without.
 OBSERVED = {
@@ -103,6 +103,7 @@ def test_all_that_the_papers_show_has_a_recipe():
         "map",
         "noise",
         "pays",
+        "pays-gpu",
         "rare",
         "rates",
         "svhn-size",

@@ -89,6 +89,7 @@ def test_uses_are_those_of_training(observed):
         assert index.max() >= 310
 
 
+@pytest.mark.filterwarnings("ignore:.* leaves nothing out of:UserWarning")
 @pytest.mark.parametrize("strategy", ["sb-single-pass", "infobatch"])
 def test_uses_are_counted_however_examples_are_chosen(tmp_path, strategy):
     plan = Plan(settings(epochs=0.7, observe="losses"), [strategy], [0.5], [0], matched=False)

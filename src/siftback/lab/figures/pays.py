@@ -1,5 +1,6 @@
 """Budget ratios: Traditional's budget for the same error over the method's."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
@@ -161,13 +162,15 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 f"{experiment.title}: Traditional ends lowest at {lowest:g} of {max(means):g} "
                 "epochs."
             )
-    machines = {item.title: sorted(set(item.runs.machine)) for item in measured}
-    if mixed := {title: names for title, names in machines.items() if len(names) > 1}:
-        kinds = " and ".join(sorted({name for names in mixed.values() for name in names}))
-        yield Finding(
-            f"{listed(mixed)}: trained on {kinds}, where the same seed ends at other errors, so "
-            "that ratios near 1 may be the machines'."
-        )
+    by_machines: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for item in measured:
+        by_machines[tuple(sorted(set(item.runs.machine)))].append(item.title)
+    for kinds, titles in by_machines.items():
+        if len(kinds) > 1:
+            yield Finding(
+                f"{listed(titles)}: trained on {' and '.join(kinds)}, where the same seed ends at "
+                "other errors, so that ratios near 1 may be the machines'."
+            )
 
 
 def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

@@ -198,12 +198,13 @@ class Reduction:
                 f"which of them are ignored, with ignore_index={self._ignored}, cannot be known; "
                 "average over the valid positions of each example in the loss function"
             )
-        if valid.ndim == 1:
-            return values.masked_fill(~valid, torch.nan if self.name == "none" else 0)
-        values, valid = values.reshape(len(values), -1), valid.reshape(len(valid), -1)
         if self.name == "none":
-            return valid_means(values, valid)
-        return values.masked_fill(~valid, 0).sum(1)
+            if valid.ndim == 1:
+                return values.masked_fill(~valid, torch.nan)
+            return valid_means(values.reshape(len(values), -1), valid.reshape(len(valid), -1))
+        if not self.is_known:  # PyTorch's own are 0 where the target is ignored
+            values = values.masked_fill(~valid, 0)
+        return values if values.ndim == 1 else values.reshape(len(values), -1).sum(1)
 
     def losses(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor:
         """Returns float[N], the losses per example of some terms: see `per_example`."""

@@ -1,10 +1,13 @@
 """The strategies that the laboratory compares, one table."""
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from string import Formatter
+from typing import Any
 
 from torch import Tensor
 
@@ -337,17 +340,21 @@ def name_of_call(text: str) -> str:
     """Returns a strategy's name and share, from the call of the library that it is.
 
     Args:
-        text: A call as `library_name` returns it; ``keep=`` may be left out. What is neither a call
-            nor the name of one is returned as it is.
+        text: A call as `library_name` returns it; ``keep=`` may be left out, and a number that has
+            a default in the library. What is neither a call nor the name of one is returned as it
+            is.
 
     Raises:
         ConfigError: If no strategy is this call, or an argument is not a number.
 
     >>> [name_of_call(text) for text in ("Memory()", "Memory(1/2)", "InfoBatch(ratio=0.75)", "sb")]
     ['sb-memory-default', 'sb-memory@0.5', 'infobatch@0.25', 'sb']
+    >>> [name_of_call(text) for text in ("InfoBatch()", "RCAP(labels)")]
+    ['infobatch@0.5', 'rcap@0.5']
     """
     head = text.partition("(")[0].lower() + "("
-    calls = [call for call in map(call_of, STRATEGIES.values()) if call.lower().startswith(head)]
+    calls = [library_name(f"{name} 0.5") for name in STRATEGIES]
+    calls = [call for call in calls if call.lower().startswith(head)]
     if "(" not in text and (text in STRATEGIES or not calls):
         return text
     every = re.search(r"every=([1-9]\d{0,8})\b", text)
@@ -359,6 +366,8 @@ def name_of_call(text: str) -> str:
                 for field, number in match.groupdict().items()
             ]
             return "@".join([strategy.name, *(f"{share:.12g}" for share in shares)])
+        if (default := _default_share(strategy, text)) is not None:
+            return f"{strategy.name}@{default:.12g}"
     advice = " or ".join(calls) or "a name, or a call, as siftback strategies lists both"
     raise ConfigError(f"no strategy {text!r}: give {advice}")
 
@@ -369,6 +378,20 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], float], Callable[[float], float
     "left_out": ("1-s", lambda keep: 1 - keep, lambda left_out: 1 - left_out),
     "root": ("s**0.5", lambda keep: keep**0.5, lambda root: root**2),
 }
+
+
+def _default_share(strategy: Strategy, text: str) -> float | None:
+    """Returns the share that a call keeps which leaves its number to the library; None of others.
+
+    >>> _default_share(STRATEGIES["kakurenbo"], "Kakurenbo()")
+    0.7
+    """
+    argument = re.search(r"(, )?(\w+)={(\w+)[^}]*}", strategy.library)
+    if not argument or text != strategy.library.replace(argument[0], "", 1):
+        return None
+    kind: Any = attrgetter(text.partition("(")[0])(siftback)
+    default = inspect.signature(kind).parameters[argument[2]].default
+    return _NUMBERS[argument[3]][2](default) if isinstance(default, float) and default else None
 
 
 def _call_pattern(library: str) -> re.Pattern[str]:

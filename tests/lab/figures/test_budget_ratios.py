@@ -21,7 +21,7 @@ from siftback.lab.figures.budget_ratios import (
     is_flat,
 )
 from siftback.lab.figures.figure import Missing
-from siftback.lab.figures.pays import experiments
+from siftback.lab.figures.pays import experiments, method_ratios
 from siftback.lab.figures.writing import write_analysis
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
@@ -149,13 +149,13 @@ def test_a_flat_ratio_is_no_number_anywhere(tmp_path):
     assert cells["sb-memory 0.5", "8"] == (None, "flat: undecided", NOT_REACHED)
     assert cells["sb 0.5", "8"] == (None, "flat: worse", NOT_REACHED)
     assert made.sentences[0] == (
-        "SelectiveLoader(..., keep=0.5): with the whole interval below 1 on cnn-4 on digits (4 "
-        "epochs); on a flat curve in 1 case."
+        "SelectiveLoader(..., keep=0.5): for sure below 1 on cnn-4 on digits (4 epochs); on a flat "
+        "curve in 1 case."
     )
     worst = ANALYSES["worst"](comparisons)
     assert [[row[1], row[4]] for row in worst.rows] == [["4", "0.98"], ["8", "**flat: worse**"]]
     assert worst.sentences == [
-        "1 of 1 ratios of Memory() are 0.97 or more; the whole interval is lower in 0.",
+        "1 of 1 ratios of Memory() are 0.97 or more; lower for sure: 0.",
         "On flat curves it is worse, or likely worse, in 1 of 1 cases.",
     ]
 
@@ -216,14 +216,15 @@ def test_a_curve_may_be_of_several_devices(tmp_path):
 
 @pytest.mark.parametrize("metric", ["error", "loss"])
 def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
-    def plain(budget):
-        return {seed: 20 - 2 * math.log2(budget) + seed / 100 for seed in (0, 1)}
+    def plain(budget, spread=0.01):
+        return {seed: 20 - 2 * math.log2(budget) + (seed - 0.5) * spread for seed in (0, 1)}
 
     comparisons = []
     for budget in BUDGETS:
         ends = {"traditional": plain(budget)}
         if budget == 4:
-            ends |= {"sb-memory": plain(6), "sb": plain(32), "random": plain(0.5)}
+            worth = {"sb-memory": 6, "sb": 32, "random": 0.5}
+            ends |= {name: plain(as_good_as, 0.02) for name, as_good_as in worth.items()}
         comparisons.append(recorded(tmp_path / f"{metric}-{budget:g}", budget, ends, metric))
     made = ANALYSES["pays"](comparisons[::-1])
     assert {row[1]: row[6] for row in made.rows} == {
@@ -232,10 +233,9 @@ def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
     assert {row[5] for row in made.rows} == {"6.00", "> 16.00", "< 1.00"}
     assert {row[8] for row in made.rows} == {"1.00"}  # as many epochs as the budget has
     assert made.sentences == [
-        "Memory(keep=0.5): with the whole interval above 1 on cnn-4 on digits (4 epochs).",
-        "SelectiveLoader(..., keep=0.5): with the whole interval above 1 on cnn-4 on digits (4 "
-        "epochs).",
-        "Uniform(keep=0.5): with the whole interval below 1 on cnn-4 on digits (4 epochs).",
+        "Memory(keep=0.5): for sure above 1 on cnn-4 on digits (4 epochs).",
+        "SelectiveLoader(..., keep=0.5): for sure above 1 on cnn-4 on digits (4 epochs).",
+        "Uniform(keep=0.5): for sure below 1 on cnn-4 on digits (4 epochs).",
     ]
     assert isinstance(ANALYSES["budgets"](comparisons), Missing)  # no method at two budgets
     few = ANALYSES["pays"](comparisons[1:])
@@ -255,9 +255,12 @@ def test_it_says_where_more_budget_makes_traditional_no_better(tmp_path):
     assert made.sentences[-1] == "cnn-4 on digits: Traditional ends lowest at 4 of 16 epochs."
 
 
-def test_it_says_on_which_side_of_1_intervals_are(tmp_path):
-    def plain(budget, worth=1.0):
-        return {seed: 20 - 2 * math.log2(worth * budget) + seed / 100 for seed in (0, 1)}
+def test_it_says_on_which_side_of_1_a_ratio_is_for_sure(tmp_path):
+    """A whole interval is not enough: with two seeds the errors of "ucb" are only likely lower."""
+
+    def plain(budget, worth=1.0, spread=0.01):
+        end = 20 - 2 * math.log2(worth * budget)
+        return {seed: end + (seed - 0.5) * spread * worth for seed in (0, 1)}
 
     comparisons = []
     for budget in BUDGETS:
@@ -266,14 +269,18 @@ def test_it_says_on_which_side_of_1_intervals_are(tmp_path):
             ends |= {"sb-memory": plain(budget, 1.6), "rs2": plain(budget, 0.5 * budget)}
         if budget == 4:
             ends |= {"random": {0: 15.0, 1: 17.0}, "sb": plain(budget, 0.8)}
+            ends |= {"ucb": plain(budget, 1.6, spread=0.5)}
         comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
     assert ANALYSES["pays"](comparisons).sentences == [
-        "Memory(keep=0.5): with the whole interval above 1 on cnn-4 on digits (2, 4 epochs).",
-        "RS2(keep=0.5): with the whole interval above 1 on cnn-4 on digits (4 epochs); "
-        "around 1 in 1 case.",
-        "SelectiveLoader(..., keep=0.5): with the whole interval below 1 on cnn-4 on digits (4 "
-        "epochs).",
+        "Memory(keep=0.5): for sure above 1 on cnn-4 on digits (2, 4 epochs).",
+        "RS2(keep=0.5): for sure above 1 on cnn-4 on digits (4 epochs); neither for sure in 1 "
+        "case.",
+        "SelectiveLoader(..., keep=0.5): for sure below 1 on cnn-4 on digits (4 epochs).",
     ]
+    cases = method_ratios(experiments(comparisons))
+    (likely,) = [case for case in cases if case.label == "ucb 0.5"]
+    assert likely.ratio.exceeds(1)
+    assert (likely.outcome, likely.exceeds(1)) == ("likely better", False)
 
 
 def test_experiments_of_one_title_that_differ_in_a_setting_stay_apart(tmp_path):
@@ -343,7 +350,10 @@ def by_models(folder, at_budgets, strategy):
             scale = 0.1 if data == "mnist" else 1.0
             ends = {"traditional": plain_error(budget, scale)}
             if budget in worth:
-                ends[strategy] = plain_error(worth[budget] * budget, scale)
+                as_good_as = plain_error(worth[budget] * budget, scale)
+                ends[strategy] = {
+                    seed: end + (seed - 0.5) / 1e4 for seed, end in as_good_as.items()
+                }
             asked = recorded(folder / f"{data}-{budget:g}", budget, ends, data=data)
             comparisons.append(asked)
     return comparisons
@@ -358,9 +368,7 @@ def test_the_default_is_shown_case_by_case_the_worst_first(tmp_path):
         ["cnn-4 on digits", "2", "18.00 %", "1.50"],
         ["cnn-4 on mnist", "4", "1.60 %", "2.00"],
     ]
-    assert made.sentences == [
-        "3 of 4 ratios of Memory() are 0.97 or more; the whole interval is lower in 1."
-    ]
+    assert made.sentences == ["3 of 4 ratios of Memory() are 0.97 or more; lower for sure: 1."]
     others = ANALYSES["worst"](by_models(tmp_path / "two", worth, "sb-memory"))
     assert isinstance(others, Missing)
 

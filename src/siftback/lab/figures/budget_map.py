@@ -145,11 +145,10 @@ def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     worse = [case for case in known if not case.reaches(LEAST)]
     flat = [case for case in cases if case.ratio.flat]
     if known:
-        surely = sum(case.ratio.falls_below(LEAST) for case in worse)
+        surely = sum(case.falls_below(LEAST) for case in worse)
         yield Finding(
             f"{len(known) - len(worse)} of {len(known)} ratios of "
-            f"{library_name(DEFAULT_LABEL)} are {LEAST:g} or more; the whole interval is lower in "
-            f"{surely}."
+            f"{library_name(DEFAULT_LABEL)} are {LEAST:g} or more; lower for sure: {surely}."
         )
     if flat:
         yield Finding(

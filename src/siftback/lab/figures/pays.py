@@ -101,6 +101,14 @@ class MethodRatio(NamedTuple):
         """Whether the ratio is a number or more."""
         return not self.ratio.flat and self.ratio.ratio.reaches(number)
 
+    def exceeds(self, number: float) -> bool:
+        """Whether selection paid, and the whole interval of the ratio is above a number."""
+        return self.outcome == "paid" and self.ratio.exceeds(number)
+
+    def falls_below(self, number: float) -> bool:
+        """Whether the verdict is worse, and the whole interval of the ratio is below a number."""
+        return self.outcome == "worse" and self.ratio.falls_below(number)
+
 
 def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
     """Returns the budget ratio of each method at each budget of each experiment."""
@@ -257,19 +265,19 @@ def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
 
 
 def _ratio_sentence(ratios: Sequence[MethodRatio]) -> str:
-    """Returns where a method's interval is on one side of 1; empty where it is nowhere."""
+    """Returns where a method's ratio is on one side of 1 for sure; empty where it is nowhere."""
     sides = {
-        "above 1": [method for method in ratios if method.ratio.exceeds(1)],
-        "below 1": [method for method in ratios if method.ratio.falls_below(1)],
+        "above 1": [method for method in ratios if method.exceeds(1)],
+        "below 1": [method for method in ratios if method.falls_below(1)],
     }
     parts = [f"{side} {_budgets_by_title(cases)}" for side, cases in sides.items() if cases]
     if not parts:
         return ""
-    text = f"{library_name(ratios[0].label)}: with the whole interval {'; '.join(parts)}"
+    text = f"{library_name(ratios[0].label)}: for sure {'; '.join(parts)}"
     flat = sum(method.ratio.flat for method in ratios)
     around = len(ratios) - flat - sum(map(len, sides.values()))
     if around:
-        text += f"; around 1 in {counted(around, 'case')}"
+        text += f"; neither for sure in {counted(around, 'case')}"
     if flat:
         text += f"; on a flat curve in {counted(flat, 'case')}"
     return f"{text}."

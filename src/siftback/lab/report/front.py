@@ -45,8 +45,8 @@ def write_table(
 ) -> None:
     """Writes the budget ratios of `Memory()` into a page between its marks.
 
-    A row for each experiment, of `shown_ratios`. A ratio is bold where its 95 % interval over the
-    seeds is above 1.
+    A row for each experiment, of `shown_ratios`. A ratio is bold where it is above 1 for sure, see
+    `MethodRatio.exceeds`.
 
     Args:
         comparisons: The records.
@@ -63,8 +63,9 @@ def write_table(
         {
             "data and model": method.experiment.title,
             "epochs": f"{method.budget:g}",
-            "budget ratio": f"**{method.ratio}**" if method.ratio.exceeds(1) else f"{method.ratio}",
+            "budget ratio": f"**{method.ratio}**" if method.exceeds(1) else f"{method.ratio}",
             "95 % interval": method.ratio.interval,
+            "seeds": str(method.ratio.seeds),
             **({"in seconds": _in_seconds(method, seconds)} if seconds else {}),
         }
         for method in shown_ratios(method_ratios(experiments(comparisons)))

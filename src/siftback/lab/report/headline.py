@@ -77,14 +77,14 @@ def describe_saving(ratios: Sequence[MethodRatio]) -> str:
     ratio, metric = shown.ratio, shown.experiment.metric
     others = [case for case in shown_ratios(ratios) if case is not shown]
     values = sorted(case.ratio.ratio.value for case in others if not case.ratio.flat)
-    sure = sum(case.ratio.exceeds(1) for case in others)
+    sure = sum(case.exceeds(1) for case in others)
     needed = ratio.ratio.value * BUDGET
     text = (
         f"**Train on {DATA} for {BUDGET:g} epochs with `{NAME}`, and the test error is "
         f"{metric.written(shown.end)}, for which plain training needs {needed:.1f} epochs**: "
         f"{ratio} times the budget (95 % interval {ratio.interval}, {ratio.seeds} seeds). On "
         f"{len(values)} of {len(others)} other tasks the ratio is {values[0]:.2f} to "
-        f"{values[-1]:.2f}, with the whole interval above 1 on {sure}"
+        f"{values[-1]:.2f}, and above 1 for sure on {sure}"
     )
     rest = "; elsewhere longer training gains nothing" if len(values) < len(others) else ""
     return f"{text}{rest}."
@@ -146,8 +146,8 @@ def describe_step(host: Path, gpu: Path) -> str:
             f"benchmarks/step.py --json {host}, and on a GPU benchmarks/gpu.py --json {gpu}"
         ) from None
     return (
-        f"A step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one on an "
-        f"{record['environment']['device']} ({len(ratios)} trainings). On the host `{NAME}` adds "
+        f"With `{NAME}` a step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one on "
+        f"an {record['environment']['device']} ({len(ratios)} trainings). On the host it adds "
         f"{alone:.2f} ms to a step of 128 examples, {beside:.2f} ms with two workers, and "
         f"{least:.2f} to {most:.2f} ms in training, depending on the framework."
     )

@@ -18,6 +18,7 @@ from siftback import (
     SelectiveSampler,
     Stale,
 )
+from siftback.batches.indices import told_examples
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import BatchError, ConfigError
 from siftback.rules.rule import EpochRule
@@ -34,6 +35,17 @@ def test_a_map_style_data_set_gives_each_example_with_its_index():
     assert index == 7
     assert torch.equal(inputs, dataset(20)[7][0])
     assert target == dataset(20)[7][1]
+
+
+def test_shards_of_a_table_are_told_apart_without_reading_an_example():
+    datasets = pytest.importorskip("datasets")
+    split = pytest.importorskip("datasets.distributed").split_dataset_by_node
+    rows = datasets.Dataset.from_dict({"x": list(range(20))})
+    table = rows.with_transform(pytest.fail)
+    shards = [Indexed(split(table, rank, 2)) for rank in range(2)]
+    assert not torch.equal(*map(told_examples, shards))
+    assert torch.equal(told_examples(table), told_examples(Indexed(table)))
+    assert told_examples(split(rows.to_iterable_dataset(), 0, 2)) is None
 
 
 class InOneGo(Numbered):

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import siftback
@@ -42,6 +42,10 @@ def data(count=COUNT):
 
 def plain(count=COUNT, batch_size=BATCH, shuffle=True, **options):
     return DataLoader(data(count), batch_size, shuffle=shuffle, **options)
+
+
+def shard(examples):
+    return DataLoader(examples, BATCH, shuffle=True)
 
 
 def remembering(rule=None, wrapped=None, epochs=4, **settings):
@@ -99,6 +103,14 @@ CASES = {
     "examples": (
         lambda rank: remembering(wrapped=plain(COUNT + 2 * rank)),
         ("examples", "24", "26"),
+    ),
+    "a Subset for each": (
+        lambda rank: remembering(wrapped=shard(Subset(data(2 * COUNT), range(rank, 48, 2)))),
+        ("dataset", "(int64(24) of digest *", "(int64(24) of digest *"),
+    ),
+    "rows for each": (
+        lambda rank: remembering(wrapped=shard(TensorDataset(torch.rand(COUNT) + rank))),
+        ("dataset", "(float32(8) of digest *)", "(float32(8) of digest *)"),
     ),
     "on_nonfinite": (
         lambda rank: remembering(on_nonfinite=("error", "drop")[rank]),
@@ -202,6 +214,10 @@ CASES = {
     "SelectiveSampler's examples": (
         lambda rank: SelectiveSampler(data(COUNT + rank)),
         ("examples", "24", "25"),
+    ),
+    "SelectiveSampler's dataset": (
+        lambda rank: SelectiveSampler(Subset(data(), range(rank, COUNT, 2))),
+        ("dataset", "(int64(12) of digest *", "(int64(12) of digest *"),
     ),
     "SelectiveSampler's rule": (
         lambda rank: SelectiveSampler(data(), Memory() if rank else RS2(), epochs=4),

@@ -12,6 +12,7 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     Subset,
+    TensorDataset,
     get_worker_info,
 )
 
@@ -19,12 +20,14 @@ from siftback.arguments import check_object
 from siftback.batches.collating import Collate, TestedCollate, with_test
 from siftback.batches.order import (
     TrackedBatches,
+    index_tensor,
     is_trackable,
     sampler_of,
     with_attributes,
     with_order,
 )
 from siftback.errors import BatchError, ConfigError
+from siftback.tensor_arguments import is_dense
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -319,6 +322,24 @@ def length_of(dataset: Any) -> int | None:
     """Returns the length of a map-style data set; None where it has none."""
     known = hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset)
     return len(dataset) if known else None
+
+
+def told_examples(dataset: Any) -> Any:
+    """Returns what a data set says of its examples, by which shards of one length are told apart.
+
+    No example is read, as a data set may open its files where it is first read.
+
+    >>> told_examples(Subset(TensorDataset(torch.arange(9)), [2, 5]))
+    [tensor([2, 5]), [tensor([0, 1, 2, 3, 4, 5, 6, 7])]]
+    """
+    if isinstance(dataset, Subset):
+        return [index_tensor(dataset.indices), told_examples(dataset.dataset)]
+    if isinstance(dataset, TensorDataset):
+        return [tensor[:8] for tensor in dataset.tensors if is_dense(tensor)]
+    if type(dataset).__module__.startswith("datasets.") and length_of(dataset):
+        rows = str(dataset.with_format("arrow")[:8].to_pydict())  # of a Hugging Face table
+        return torch.frombuffer(bytearray(rows, "utf-8"), dtype=torch.uint8)
+    return told_examples(dataset.dataset) if hasattr(dataset, "dataset") else None
 
 
 def check_length(maker: str, examples: int, dataset: Any) -> None:

@@ -18,7 +18,7 @@ from siftback.arguments import (
     format_value,
     is_integer,
 )
-from siftback.batches.indices import check_indices, check_length
+from siftback.batches.indices import check_indices, check_length, told_examples
 from siftback.batches.order import SelectiveBatches
 from siftback.epochs.epoch_draw import EpochDraw, Pass
 from siftback.errors import ConfigError, LossError
@@ -382,9 +382,12 @@ class SelectiveSampler(Stateful, Sampler[int]):
 
     def _common_settings(self) -> dict[str, Any]:
         """Returns what all processes must have alike; of the order, where they share one."""
-        shared = {name: getattr(self, name) for name in ("examples", "seed", "shuffle")}
+        shared: dict[str, Any] = {}
+        if self.world > 1:
+            shared = {name: getattr(self, name) for name in ("examples", "seed", "shuffle")}
+            shared["dataset"] = told_examples(self._dataset)
         draw = self.draw.common_settings() if self.draw else {"rule": None}
-        return {**(shared if self.world > 1 else {}), "world": self.world, **draw}
+        return {**shared, "world": self.world, **draw}
 
     def _settings(self, current: int) -> dict[str, Any]:
         """Returns the settings of a state: between epochs one of shards is of all processes."""

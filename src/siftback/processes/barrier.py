@@ -152,7 +152,9 @@ def _unlike(rank: int, texts: dict[str, str], other: int, others: dict[str, str]
     names = [name for name in texts | others if texts.get(name) != others.get(name)]
     name = min(names, key=lambda name: name.count("."))
     text, other_text = texts.get(name, "nothing"), others.get(name, "nothing")
+    shard = "; or, of a shard for each, sampler=SelectiveSampler(shard, rank=0, world=1)"
     return (
         f"{name}={text} in the process of rank {rank}, and {other_text} in that of rank {other}: "
         f"give all processes the same {name}, as they make the same steps of one training"
+        f"{shard if name == 'dataset' else ''}"
     )

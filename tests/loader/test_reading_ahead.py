@@ -246,21 +246,47 @@ def test_recording_twice_is_an_error_by_the_last_batch_of_a_loop_that_reads_ahea
 
 
 @ahead_by
-@pytest.mark.parametrize("attach", [False, True])
-def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins(ahead, attach):
-    loader = learning(attach=attach)
+def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins(ahead):
+    loader = learning()
 
     def train():
         for _ in range(2):
             for place, batch in enumerate(reading_ahead(loader, ahead)):
                 if place != 3:
-                    indices = batch["sift_index"] if attach else None
-                    loader.record(batch["loss"], indices=indices)
+                    loader.record(batch["loss"])
 
     with pytest.raises((ConfigError, LossError), match=r"of 1 batches no losses|losses were given"):
         train()
     assert loader.epoch in (0, 1)
     assert loader.stats.released == COUNT
+
+
+@ahead_by
+@pytest.mark.parametrize("attach", [False, True])
+def test_a_loop_that_gives_indices_may_leave_out_batches_and_examples(ahead, attach):
+    wrapped = DataLoader(Numbered(spread(1500)), 7, shuffle=True)  # more batches than may wait
+    loader = SelectiveLoader(wrapped, memory=Memory(keep=0.5), epochs=EPOCHS, attach=attach)
+    expected = torch.full((1500,), torch.nan)
+    for epoch in range(EPOCHS):
+        for place, batch in enumerate(reading_ahead(loader, ahead)):
+            some = batch["number"] % 3 > 0
+            if place % 5:
+                losses = losses_of(batch, epoch)[some]
+                loader.loss(losses, indices=batch["number"][some].long())
+                expected[batch["number"][some].long()] = losses.detach()
+    assert loader.epoch == EPOCHS
+    assert_same(loader.memory.values[:, 0].nan_to_num(-1), expected.nan_to_num(-1))
+
+
+@pytest.mark.filterwarnings("ignore:epoch 0 was left after 3 batches")
+def test_an_epoch_with_losses_of_some_examples_does_not_begin_again():
+    loader = learning(attach=True)
+    for epoch in range(2):
+        assert loader.epoch == epoch
+        for place, batch in enumerate(loader):
+            loader.record(batch["loss"][:3], indices=batch["sift_index"][:3])
+            if place == 2:
+                break
 
 
 def test_an_epoch_may_be_broken_off():

@@ -70,7 +70,7 @@ class LossRecord:
     Attributes:
         learns: Whether a rule learns from the losses, which must then be recorded.
         guard: The rule's `NoiseGuard`; None without one.
-        recorded: The number of batches of this epoch whose losses were all recorded.
+        recorded: The number of batches of this epoch of which losses were recorded.
         reads: Reads losses of a device, in the order of the steps.
 
     >>> record = LossRecord(None, "error", Stats(), attach=False, knows_indices=False)
@@ -111,7 +111,7 @@ class LossRecord:
     def clear(self) -> None:
         """Forgets the batches given."""
         self._queue.clear()
-        self._reweights = False  # any batch given
+        self._reweights = self._goes_by_order = False  # any batch given, or recorded
         self.recorded = self._without_losses = self._without_weights = 0
 
     def give(self, batch: Batch, epoch: int) -> None:
@@ -160,10 +160,13 @@ class LossRecord:
     def check_used(self, most: int) -> None:
         """Checks that losses and weights of all batches given were used, or all but ``most``.
 
+        A loop that gives the indices of all losses may leave out batches and examples.
+
         Raises:
             ConfigError: If they were not.
         """
-        losses, weights = self._without_losses, self._without_weights
+        needs_all = self._goes_by_order or not self.recorded
+        losses, weights = self._without_losses * needs_all, self._without_weights
         if max(losses, weights) <= most:
             return
         self.clear()
@@ -171,7 +174,8 @@ class LossRecord:
             raise ConfigError(
                 f"{type(self._draw.rule).__name__} learns from training, and of {losses} batches "
                 "no losses were recorded: call loader.loss(losses) for each batch, in the order "
-                "they were given, with one loss per example"
+                "they were given, with one loss per example; where a loop skips batches, give the "
+                "loader attach=True, and loader.loss the indices= of each batch that it trains on"
             )
         raise ConfigError(
             f"the weights of {weights} batches were never used: run loader.loss(losses) backward, "
@@ -203,6 +207,7 @@ class LossRecord:
                 f"{count} losses were given, and the batch has {size} examples: give one loss for "
                 f"each, float[{size}], in the order of the batches"
             )
+        self._goes_by_order = True
         self._count_used(first, first.missing, apply_weights)
         return first
 
@@ -255,10 +260,10 @@ class LossRecord:
 
     def _count_used(self, pending: PendingBatch, losses: int, apply_weights: bool) -> None:
         """Counts losses of a batch that were recorded, and whether its weights were applied."""
-        pending.missing -= losses
-        if losses and pending.missing <= 0:
+        if losses and pending.missing == pending.batch.size:  # the first of its losses
             self.recorded += 1
             self._without_losses -= self.learns
+        pending.missing -= losses
         if apply_weights and not pending.weights_used:
             pending.weights_used = True
             self._without_weights -= pending.needs_weights

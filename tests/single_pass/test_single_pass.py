@@ -358,6 +358,18 @@ def test_the_first_batch_may_be_one_of_validation():
     assert sift.gradient_check.largest < 1e-5
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_that_cancel_out_are_compared_by_their_size_before_that(seed):
+    torch.manual_seed(seed)
+    model = nn.Linear(8, 2)  # untrained: of balanced classes nothing but rounding is left
+    for parameter in model.parameters():
+        parameter.data.mul_(1e-3)
+    inputs, targets = 1 + 0.001 * torch.randn(8, 8), torch.tensor([0, 0, 1, 1] * 2)
+    sift = SinglePass(model, F.cross_entropy, keep=1 / 2)
+    sift(inputs, targets).backward()
+    assert sift.gradient_check.largest < 1e-6
+
+
 def test_a_model_goes_to_evaluation_and_back():
     model, sift = traced("wide_resnet")
     batch = CASES["wide_resnet"].batch()

@@ -22,7 +22,8 @@ class GradientCheck(NamedTuple):
         difference: ``|fast - exact| / |exact|`` of the gradients of all parameters together.
         cosine: Cosine of the angle between the two.
         largest: The largest difference of one parameter, relative to the norm of its gradient
-            plus a hundredth of that of all parameters.
+            plus a hundredth of that of all parameters; or of gradients that do not cancel out,
+            where these are larger.
         parameter: That parameter's name.
         batch_norms: Names of the modules that couple examples by batch statistics; if there are
             any, a difference is expected.
@@ -44,22 +45,27 @@ def gradients(model: nn.Module, loss: Tensor) -> Gradients:
     return dict(zip(named, computed, strict=True))
 
 
-def compare_gradients(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientCheck:
+def compare_gradients(
+    model: nn.Module, fast: Gradients, exact: Gradients, uneven: Gradients
+) -> GradientCheck:
     """Compares the gradients of a model's parameters.
 
     Args:
         model: The model.
         fast: Gradients of the single pass, by parameter.
         exact: Gradients of autograd, by parameter.
+        uneven: Those of the same losses with random factors, which say how large gradients are: of
+            an untrained classifier those of balanced classes cancel out, but for rounding.
     """
-    ours, theirs = (
+    ours, theirs, others = (
         torch.cat([gradient.flatten().double() for gradient in by_name.values()]).cpu()
-        for by_name in (fast, exact)
+        for by_name in (fast, exact, uneven)
     )
     norm = float(theirs.norm())
+    least = max(norm, float(others.norm())) / 100
     differences = {
         name: float((fast[name] - exact[name]).double().norm())
-        / (float(exact[name].double().norm()) + norm / 100 or 1.0)
+        / (max(float(by_name[name].double().norm()) for by_name in (exact, uneven)) + least or 1.0)
         for name in exact
     }
     worst = max(differences, key=differences.__getitem__)

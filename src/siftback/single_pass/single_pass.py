@@ -31,6 +31,7 @@ from siftback.selectors.selection import Selection, Selector
 from siftback.single_pass.processes import check_averaging, check_traceable
 from siftback.single_pass.self_check import (
     GradientCheck,
+    Gradients,
     compare_gradients,
     find_coupling,
     gradients,
@@ -344,10 +345,14 @@ class SinglePass(nn.Module):
         with untouched(self.model, None, device):
             loss = kept_loss(self._terms(batch, count), rows, divisor, self._pending)
             fast = gradients(self.model, loss)
-        with untouched(self.model, None, device):
-            loss = self._plain(batch)[0].index_select(0, rows.positions).sum() / divisor
-            exact = gradients(self.model, loss)
-        result = compare_gradients(self.model, fast, exact)
+
+        def plain(factors_of: Callable[[Tensor], Tensor]) -> Gradients:
+            with untouched(self.model, None, device):
+                losses = self._plain(batch)[0].index_select(0, rows.positions)
+                return gradients(self.model, (losses * factors_of(losses)).sum() / divisor)
+
+        exact, uneven = plain(torch.ones_like), plain(torch.randn_like)
+        result = compare_gradients(self.model, fast, exact, uneven)
         allowed = tolerance(device, exact, same_kernels=self._backend == "graph")
         if result.largest > allowed and not result.batch_norms:
             with untouched(self.model, None, device), torch.no_grad():

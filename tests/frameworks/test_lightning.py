@@ -13,6 +13,7 @@ from lightning_parts import (
     NoLoss,
     OfOutputs,
     OfTokens,
+    Sorted,
     Summed,
     TwoLosses,
     Unreduced,
@@ -135,7 +136,8 @@ def test_a_step_scores_under_the_autocast_of_training_and_in_eval_mode():
     SEEN.clear()
     trainer = fit_selecting(half(), Noted(), precision="bf16-mixed")
     each = [(torch.bfloat16, False, BATCH), (torch.bfloat16, True, BATCH // 2)]
-    assert each * STEPS * EPOCHS == SEEN
+    order = [(torch.bfloat16, False, BATCH // 2)] * 2  # of the first step's rows
+    assert each + order + each * (STEPS * EPOCHS - 1) == SEEN
     assert trainer.global_step == STEPS * EPOCHS
 
 
@@ -263,6 +265,7 @@ REFUSED = [
     (NoLoss, ConfigError, "calls no loss function.*losses=fn"),
     (OfOutputs, ConfigError, "training_step trains on .*cross_entropy in it .*losses=fn"),
     (OfTokens, LossError, r"losses of shape \[16\], and the batch 8 examples.*losses=fn"),
+    (Sorted, ConfigError, "gives cross_entropy its examples in another order.*losses=fn"),
     (InPlace, ConfigError, "changes its batch in place before its loss.*losses=fn"),
     (CatchesAll, ConfigError, "catches every exception"),
 ]

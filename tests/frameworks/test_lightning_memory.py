@@ -16,6 +16,7 @@ from lightning_parts import (
     NoLoss,
     OfOutputs,
     OfTokens,
+    Sorted,
     Summed,
     TwoLosses,
     Unreduced,
@@ -73,6 +74,21 @@ def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
     assert trainer.global_step == module.total == 9
     by_epoch = examples_by_epoch({"steps": module.steps})
     assert len({tuple(rows) for rows in by_epoch.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs"),
+    [
+        ({"max_steps": 15}, 2.5),
+        ({"max_steps": 15, "limit_train_batches": 0.5}, 5),
+        ({"max_steps": 5, "accumulate_grad_batches": 4}, 2 + 4 / STEPS),
+        ({"max_steps": 900}, 90),
+    ],
+)
+def test_a_training_is_as_long_as_its_steps_where_these_are_fewer(options, epochs):
+    trainer, selective = fit_remembering(Net(), memory=Memory(), max_epochs=90, **options)
+    assert selective.loader.epochs == epochs
+    assert trainer.global_step == min(options["max_steps"], 90 * STEPS)
 
 
 class Recording(Net):
@@ -134,7 +150,7 @@ def test_weights_of_a_rule_are_applied_to_the_mean():
             fit_remembering(kind(), memory=Half(), max_epochs=1)
 
 
-@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, OfOutputs, OfTokens])
+@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, OfOutputs, OfTokens, Sorted])
 def test_a_step_whose_losses_cannot_be_recorded_is_refused(kind):
     with pytest.raises((ConfigError, LossError), match=r"record|datamodule\.loss"):
         fit_remembering(kind())

@@ -6,7 +6,7 @@ Needs ``pip install "siftback[lightning]"``.
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -232,7 +232,8 @@ class SelectiveDataModule(LightningDataModule):
     Args:
         datamodule: The data module; or a ``DataLoader``, or a `SelectiveLoader` with ``memory=``.
         memory: The rule; None if the train dataloader is a `SelectiveLoader`.
-        epochs: Epochs of the whole training; by default ``trainer.max_epochs``.
+        epochs: Epochs of the whole training; by default ``trainer.max_epochs``, or those of
+            ``trainer.max_steps`` where they are fewer.
         schedule: When the rule draws, in place of its own.
         seed: Seed of the orders and draws, the same in all processes.
         val_dataloaders: The validation dataloaders, if ``datamodule`` is a loader.
@@ -272,6 +273,7 @@ class SelectiveDataModule(LightningDataModule):
         self.loader: SelectiveLoader | None = None
         self._memory, self._epochs, self._schedule, self._seed = memory, epochs, schedule, seed
         self._remembered: Any = None  # the trainer whose losses the memory has
+        self._max_steps = -1  # of that trainer, which a search changes
         self._step: TrainingStep | None = None
         self._saved: list[Any] = []  # the states of all processes, until the loader is wanted
         self._replaced = ExitStack()
@@ -327,7 +329,7 @@ class SelectiveDataModule(LightningDataModule):
                     "overfit_batches and reload_dataloaders_every_n_epochs of the Trainer replace "
                     "the train dataloader, whose examples a memory knows by index: leave them out"
                 )
-            self._remembered = trainer
+            self._remembered, self._max_steps = trainer, trainer.max_steps
         self.datamodule.setup(stage)
 
     def teardown(self, stage: str) -> None:
@@ -420,13 +422,22 @@ class SelectiveDataModule(LightningDataModule):
                 f"{self._memory!r}: a memory needs one DataLoader over a map-style data set, and "
                 "a rule, such as memory=Memory()"
             )
-        epochs = self._epochs
-        if epochs is None and self.trainer.max_epochs != -1:
-            epochs = self.trainer.max_epochs
-        _auto_add_worker_init_fn(loader, self.trainer.global_rank)  # as the trainer does itself
-        return SelectiveLoader(
-            loader, memory=self._memory, epochs=epochs, schedule=self._schedule, seed=self._seed
-        )
+        trainer, epochs = self.trainer, self._epochs
+        _auto_add_worker_init_fn(loader, trainer.global_rank)  # as the trainer does itself
+        settings: Any = {"memory": self._memory, "schedule": self._schedule, "seed": self._seed}
+        if epochs is None and trainer.max_epochs != -1:
+            epochs = trainer.max_epochs
+            # Steps that a module makes by hand may be of any number of batches.
+            if self._max_steps > 0 and trainer.lightning_module.automatic_optimization:
+                with suppress(TypeError):  # of a loader without a length, which is refused later
+                    batches = len(SelectiveLoader(loader, epochs=epochs, **settings))
+                    limit = trainer.limit_train_batches
+                    batches = min(limit, batches) if type(limit) is int else int(limit * batches)
+                    count = partial(count_schedule, Schedule(), batches, advice=_GIVE_LENGTH)
+                    steps, accumulation = self._max_steps, trainer.accumulate_grad_batches
+                    counted = count(epochs=epochs, max_steps=steps, accumulation=accumulation)
+                    epochs = counted["epochs"]
+        return SelectiveLoader(loader, epochs=epochs, **settings)
 
     def _run_and_record(self, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""

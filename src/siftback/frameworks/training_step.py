@@ -31,6 +31,9 @@ _LOSSES = frozenset(
 )
 
 
+_ROWS = 8  # of the batches by which the order of a step is found out
+
+
 class TrainingStep:
     """The ``training_step`` of a module, and the losses in it.
 
@@ -52,6 +55,7 @@ class TrainingStep:
     def __init__(self, module: Any, advice: str) -> None:
         self.module, self.own = module, module.training_step
         self._advice, self.times, self.is_recorded = advice, CheckTimes(), False
+        self._keeps_order = False  # as far as was told
         self._reads = HostReads()
         compiled = getattr(module, "_compiler_ctx", None)
         self.eager = compiled["original_training_step"] if compiled else self.own
@@ -192,6 +196,28 @@ class TrainingStep:
                 "besides a constant factor and terms without the examples, the two differ, and "
                 f"examples would be selected by {name} alone: {self._advice}"
             ) from cause
+        if on_rows and not self._keeps_order:
+            self._check_order(catch, on_rows)
+
+    def _check_order(self, catch: "CaughtLosses", on_rows: Callable[[Tensor], LossPair]) -> None:
+        """Makes sure that losses come in the order of the batch: of its reverse in reverse."""
+        rows = torch.arange(min(catch.count, _ROWS))
+        try:
+            losses, others = (on_rows(order).losses.float() for order in (rows, rows.flip(0)))
+        except Exception:  # a step of the user's may need its rows as they are
+            return
+        spread = (losses - losses.mean()).abs().sum()
+        self._keeps_order = bool(spread > 0.02 * losses.abs().sum())  # beyond rounding
+        apart = (losses - others.flip(0)).abs().sum()
+        # Whether they are the same in any order: else the step draws random numbers for them.
+        sorted_apart = (losses.sort().values - others.sort().values).abs().sum()
+        if self._keeps_order and apart > 0.5 * spread and sorted_apart < 0.05 * spread:
+            raise ConfigError(
+                f"training_step gives {catch.calls[0].name} its examples in another order than "
+                "that of the batch, so that losses would be taken for those of other examples: "
+                f"have it sort or shuffle no rows before its loss, or {self._advice}, in the order "
+                "of the batch"
+            )
 
 
 class StepAborted(BaseException):
@@ -329,7 +355,8 @@ class CaughtLosses(TorchFunctionMode):
         # Of losses that the step reduces itself, those of ignored positions are 0, whatever their
         # gradient is.
         scale = value.detach() if value.ndim else 1.0
-        return LossPair(trained, value.sum(), value, torch.ones_like(value), scale)
+        losses = self.calls[0].losses
+        return LossPair(trained, value.sum(), value, torch.ones_like(value), scale, losses)
 
     def check_only(self, weights: Tensor | None) -> None:
         """Makes sure that one loss function was called, and that weights were applied to it."""

@@ -303,6 +303,12 @@ def test_it_is_plain_data_and_json():
     assert isinstance(found, ProbeResult)
 
 
+def test_batches_of_one_example_are_measured_too():
+    loader = DataLoader(dataset(16), 1)
+    found = quick(nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), loader, single_pass=True)
+    assert {row.keep for row in found.rows if row.strategy == "sb-single-pass"} == {0.5, 0.25}
+
+
 def test_short_batches_and_the_end_of_an_epoch_are_passed_over():
     sample = Sample([torch.zeros(4), torch.ones(4), torch.ones(1)], nn.Identity())
     assert len(sample.first().data) == sample.size == 4

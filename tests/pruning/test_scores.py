@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from siftback import Indexed, pruning
+from siftback import RS2, Indexed, SelectiveLoader, pruning
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.pruning import el2n, entropy, grand, margin
 from toys import CLASSES, dataset, network, train
@@ -214,6 +214,14 @@ class Unsized(Dataset):
             lambda: el2n(nn.Identity(), DataLoader(Unsized(), None, shuffle=True)),
             ConfigError,
             "order of the loader may differ.*a loader with a batch size",
+        ),
+        (
+            lambda: el2n(
+                nn.Identity(),
+                SelectiveLoader(DataLoader(dataset(8), 4, shuffle=True), memory=RS2(0.5)),
+            ),
+            ConfigError,
+            "order of the loader may differ.*give the data set itself",
         ),
         (
             lambda: el2n(

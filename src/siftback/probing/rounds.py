@@ -199,8 +199,8 @@ class Rounds:
                 loss = sift(batch)
             gradients(self._model, loss)
 
-        # The first call compiles, for every share.
-        for keep in self._keeps if self.seconds_compiling else self._keeps[:1]:
+        # The first call compiles, for every share; of batches of one row none does.
+        for keep in self._keeps if self._scores[SINGLE_PASS] else self._keeps[:1]:
             sift.selector = Percentile(keep=keep)
             self._time((SINGLE_PASS, keep), step)
         self._scores[SINGLE_PASS].setdefault(index, sift.losses)

@@ -325,14 +325,16 @@ def mean_scores(
 
 
 def check_order(loader: Iterable[Any]) -> None:
-    """Checks that a DataLoader gives the examples in the order of its data set.
+    """Checks that a loader gives the examples in the order of its data set, as far as it says it.
 
     Raises:
         ConfigError: If the order may differ.
     """
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        return
-    if not isinstance(loader.sampler, SequentialSampler) or not getattr(loader, "in_order", True):
+    # A DataLoader, or what wraps one.
+    is_stream = isinstance(getattr(loader, "dataset", None), IterableDataset)
+    sampler = getattr(loader, "sampler", None)
+    is_ordered = isinstance(sampler, SequentialSampler) and getattr(loader, "in_order", True)
+    if hasattr(loader, "sampler") and not (is_stream or is_ordered):
         raise ConfigError(
             "the order of the loader may differ from the data set's, and scores must match their "
             "examples: give the data set itself, or a loader with a batch size and in_order=True"

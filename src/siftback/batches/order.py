@@ -111,9 +111,7 @@ class TrackedBatches(Sampler[list[Any]]):
         self._order, self.is_over = iter(()), True  # a generator could not be copied
 
 
-def count_batches(
-    examples: int, batch_size: int, drop_last: bool = False, *, whole: int | None = None
-) -> int:
+def count_batches(examples: int, batch_size: int, drop_last: bool = False) -> int:
     """Returns the number of batches of some examples, none of which has a single row.
 
     A last batch of a single row shares the rows of the batch before it: B and 1 become B - 1 and 2,
@@ -123,16 +121,13 @@ def count_batches(
         examples: Number of examples.
         batch_size: Examples per batch.
         drop_last: Whether a last batch of fewer is left out.
-        whole: Number of examples where none is left out; batches are then PyTorch's own.
 
     >>> count_batches(9, 4), count_batches(9, 4, drop_last=True), count_batches(5, 2)
     (3, 2, 2)
-    >>> count_batches(5, 2, whole=5)
-    3
     """
     if drop_last:
         return examples // batch_size
-    is_merged = batch_size == 2 and examples % 2 == 1 and 1 < examples != whole
+    is_merged = batch_size == 2 and examples % 2 == 1 and examples > 1
     return -(-examples // batch_size) - is_merged
 
 

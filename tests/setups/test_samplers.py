@@ -311,9 +311,9 @@ def test_what_was_never_seen_is_trained_on_and_takes_no_place(sampler):
     for epoch in range(20):
         draw.begin(epoch)
         left, given = list(filtered), list(reference)
-        assert draw.weights[20:50].sum() == 15
+        assert draw.current.weights[20:50].sum() == 15
         assert set(draw.left_out.tolist()) <= set(range(20, 50))
-        assert left == [index for index in given if draw.weights[index]]
+        assert left == [index for index in given if draw.current.weights[index]]
         assert [i for i in left if not 20 <= i < 50] == [i for i in given if not 20 <= i < 50]
 
 

@@ -208,11 +208,6 @@ class EpochDraw:
         return self.passes[-1].draws
 
     @property
-    def weights(self) -> Tensor:
-        """float32[rows], the loss weight of each example in this pass, 0 for those left out."""
-        return self.current.weights.float()
-
-    @property
     def drawn(self) -> int:
         """Number of examples that all processes read in this pass."""
         return self.current.drawn
@@ -535,7 +530,7 @@ class EpochDraw:
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
-        rows = (self.weights == 0).nonzero().squeeze(1)
+        rows = (self.current.weights == 0).nonzero().squeeze(1)
         rows = rows if self._shards else rows[self.rank :: self.world]
         rows_of_examples = self.losses.rows
         return rows_of_examples.indices_of(rows) if rows_of_examples else rows

@@ -169,7 +169,7 @@ class FilteredSampler(Sampler[int]):
 
     def _filter(self) -> Iterator[int]:
         """Yields what is left of a sampler without a length."""
-        weights, whole, drawn = self._draw.weights, 0, 0
+        weights, whole, drawn = self._draw.current.weights, 0, 0
         for key in self.sampler:
             whole += 1
             if weights[self._check([key])] != 0:

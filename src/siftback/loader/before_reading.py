@@ -270,4 +270,4 @@ class DrawingPipeline(Pipeline):
         """Passes what was drawn to a wrapped loader that leaves examples out itself."""
         if self._set_drawn:
             draw = self.draw
-            self._set_drawn(draw.weights.nonzero().squeeze(1) if draw.draws else None)
+            self._set_drawn(draw.current.weights.nonzero().squeeze(1) if draw.draws else None)

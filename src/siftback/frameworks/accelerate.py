@@ -4,7 +4,6 @@
 scheduler are prepared as always.
 """
 
-import copy
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, cast
@@ -26,7 +25,7 @@ except ModuleNotFoundError as error:
         "siftback.frameworks.accelerate needs Accelerate: pip install 'siftback[accelerate]'"
     ) from error
 
-from siftback.batches.order import is_plain, is_trackable, sampler_of
+from siftback.batches.order import is_plain, is_trackable, sampler_of, with_attributes
 from siftback.epochs.loader_order import gives_all, ranks_of
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, SiftbackError
@@ -348,9 +347,6 @@ def split_batches(loader: "DataLoader[Any]", world: int) -> "DataLoader[Any]":
 
 def replace_batches(loader: "DataLoader[Any]", sampler: Any, size: int) -> "DataLoader[Any]":
     """Returns the same loader with other batches; workers, collating and all else as they are."""
-    same = copy.copy(loader)
     batches = BatchSampler(sampler, size, loader.drop_last)
-    # A DataLoader refuses that these are set, as its iterator may have read them; the copy has
-    # no iterator yet.
-    vars(same).update(batch_sampler=batches, sampler=sampler, batch_size=size, _iterator=None)
-    return same
+    replaced = with_attributes(loader, batch_sampler=batches, sampler=sampler, batch_size=size)
+    return cast("DataLoader[Any]", replaced)

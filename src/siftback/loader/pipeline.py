@@ -121,7 +121,7 @@ class Pipeline(ABC):
         self.examples = examples_of(self.wrapped)
         self.is_own_size = is_own_size(self.source.loader, self.pool)
         self.leaves_out_read = bool(self.selection and self.selection.leaves_out)
-        self._after_step: list[Callable[[], None]] = []  # with the batch in training
+        self._follow: Callable[[], None] | None = None  # the step with the batch in training
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -265,13 +265,13 @@ class Pipeline(ABC):
 
     def follow_step(self, selection: BatchSelection, batch: Batch) -> None:
         """Has a scorer follow the step with a batch that training is given."""
-        follow, losses = selection.scorer.after_step, selection.losses
-        self._after_step = [partial(follow, losses, selection.model, batch.data)]
+        after_step = selection.scorer.after_step
+        self._follow = partial(after_step, selection.losses, selection.model, batch.data)
 
     def finish_step(self) -> None:
         """Ends the step with the batch given last: training asks for the next one, or for state."""
-        follows, self._after_step = self._after_step, []
-        for follow in follows:
+        follow, self._follow = self._follow, None
+        if follow:
             started = time.perf_counter()
             follow()
             self.stats.seconds_selection += time.perf_counter() - started
@@ -609,7 +609,7 @@ class Pipeline(ABC):
         self.done = self.done_next = state["epochs_done"][0]
         self.to_come = math.inf if state["to_come"] == _UNKNOWN else state["to_come"]
         self.known_steps = None if state["batches"] == _UNKNOWN else state["batches"]
-        self.epoch, self.is_set, self._after_step = NO_EPOCH, False, []
+        self.epoch, self.is_set, self._follow = NO_EPOCH, False, None
         if self.selection:
             self.selection.is_tried = self.source.epoch > 0 or self.source.is_within
         self.record.clear()

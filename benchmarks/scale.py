@@ -97,7 +97,7 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
         beyond = peak() - before
         order, drawn = timed(lambda: sum(len(part) for part in sampler.order(0)))
         assert sampler.draw is not None
-        assert drawn == sampler.draw.drawn
+        assert drawn == sampler.draw.current.drawn
         found = {
             "seconds per draw": draw,
             BEYOND: beyond / GIGABYTE,

@@ -109,7 +109,7 @@ def test_what_the_sampler_leaves_in_keeps_its_order(shuffle):
         assert (order == sorted(order)) is not shuffle
         indices = iter(part)
         assert [next(indices) for _ in left] == [index for index in order if index in left]
-        assert (next(indices, None) is None, part.draw.drawn, part.examples) == (
+        assert (next(indices, None) is None, part.draw.current.drawn, part.examples) == (
             True, len(left), 50
         )  # fmt: skip
 

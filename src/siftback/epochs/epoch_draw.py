@@ -183,16 +183,16 @@ class EpochDraw:
         return bool(self._shards)
 
     @property
-    def count_whole(self) -> int:
-        """Number of examples that all processes read where none is left out."""
-        return self._shards.read if self._shards else self.rule.examples
+    def whole(self) -> int:
+        """Number of examples that this process reads of a pass from which none is left out."""
+        if self.sampled >= 0:
+            return self.sampled
+        return (self._shards.read if self._shards else self.rule.examples) // self.world
 
     @property
     def length(self) -> int:
         """Number of examples of this process in an epoch; of the current one, if it is a pass."""
-        if self.shorter:
-            return self.passes[-1].size
-        return self.sampled if self.sampled >= 0 else self.count_whole // self.world
+        return self.passes[-1].size if self.shorter else self.whole
 
     @property
     def current(self) -> Pass:
@@ -206,11 +206,6 @@ class EpochDraw:
     def draws(self) -> bool:
         """Whether this epoch leaves out what its draws did, before it is read."""
         return self.passes[-1].draws
-
-    @property
-    def drawn(self) -> int:
-        """Number of examples that all processes read in this pass."""
-        return self.current.drawn
 
     @property
     def share(self) -> float:
@@ -229,21 +224,13 @@ class EpochDraw:
         """Factor of the learning rate in this epoch; 1 where epochs are of equal length."""
         return self.passes[-1].lr_scale if self.shorter else 1.0
 
-    def begin(
-        self,
-        epoch: int,
-        *,
-        is_on: bool | None = None,
-        number: int | None = None,
-        again: bool = False,
-    ) -> None:
+    def begin(self, epoch: int, *, number: int | None = None, again: bool = False) -> None:
         """Begins an epoch; unless a pass goes on in it, the first one is drawn.
 
         None goes on where not all examples of the epoch before were asked for.
 
         Args:
             epoch: The epoch.
-            is_on: Whether the rule draws in it, if that was asked for before.
             number: The pass, where each epoch is one; by default the epoch.
             again: Whether it begins again as it was drawn, as nothing of it was trained on.
 
@@ -267,7 +254,7 @@ class EpochDraw:
         follows, length = epoch == self._expected, self.length
         if self.shorter or not follows:
             self._number = epoch if number is None else number
-        is_on = self.schedule.is_on(epoch, self.epochs) if is_on is None else is_on
+        is_on = self.schedule.is_on(epoch, self.epochs)
         goes_on = follows and self.requested == length < last.end and is_on and self._is_on
         self._epoch, self._expected, self.requested = epoch, epoch + 1, 0
         self._is_on, self._is_over = is_on, False
@@ -442,10 +429,6 @@ class EpochDraw:
             weights = is_drawn  # in a quarter of the room
         return Pass(number, draws, is_scoring, weights, drawn, *sizes)
 
-    def set_read_counts(self, whole: int, drawn: int) -> None:
-        """Sets the number of examples that this process has of a pass, and of those drawn."""
-        self.passes[-1].whole, self.passes[-1].size = whole, drawn
-
     def weights_of(self, indices: Tensor, requested: Sequence[Any] = ()) -> Tensor:
         """Returns the loss weights of the batch that came last; 1 for what came after the draw.
 
@@ -507,9 +490,9 @@ class EpochDraw:
         return self._passed - passed
 
     @property
-    def to_read(self) -> int | None:
-        """Number of examples that this process reads in this epoch; None if not known yet."""
-        return None if self.sampler and not self.passes[-1].whole else self.length
+    def to_read(self) -> float:
+        """Number of examples that this process reads in this epoch; infinity if not known yet."""
+        return math.inf if self.sampler and not self.passes[-1].whole else self.length
 
     @property
     def progress(self) -> tuple[int, int]:

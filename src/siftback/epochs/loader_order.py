@@ -169,15 +169,16 @@ class FilteredSampler(Sampler[int]):
 
     def _filter(self) -> Iterator[int]:
         """Yields what is left of a sampler without a length."""
-        weights, whole, drawn = self._draw.current.weights, 0, 0
+        weights, whole, size = self._draw.current.weights, 0, 0
         for key in self.sampler:
             whole += 1
             if weights[self._check([key])] != 0:
-                drawn += 1
+                size += 1
                 yield key
-        if whole and not drawn:
+        if whole and not size:
             raise self._nothing_left(whole)
-        self._draw.set_read_counts(whole, drawn)
+        drawn = self._draw.passes[-1]
+        drawn.whole, drawn.size = whole, size
 
     def _check(self, keys: list[Any]) -> Tensor:
         """Returns int64[n], what the sampler gave, after checking it."""

@@ -160,9 +160,8 @@ class DrawingPipeline(Pipeline):
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""
         super().begin_whole_epoch(number, again=again)
-        self._begin_check()
         self.draw.begin(number, again=again)
-        self._pass_drawn()
+        self._follow_draw()
 
     def leaves_out_unread(self) -> bool:
         """See `Pipeline.leaves_out_unread`."""
@@ -220,7 +219,7 @@ class DrawingPipeline(Pipeline):
         draw, loader = self.draw, self.source.loader
         if self.selection and draw.current.is_scoring:
             return self.scored_rows(self.selection, number)
-        examples = draw.drawn // draw.world
+        examples = draw.current.drawn // draw.world
         if is_trackable(loader):
             if not is_plain(batches_of(loader)):
                 raise TypeError("the batches of a batch sampler of one's own are not counted")
@@ -232,11 +231,10 @@ class DrawingPipeline(Pipeline):
     def estimate_to_come(self, number: int) -> float:
         """See `Pipeline.estimate_to_come`."""
         draw, loader = self.draw, self.source.loader
-        if draw.current.is_scoring or not is_trackable(loader) or draw.to_read is None:
-            return math.inf
         # A batch sampler of the user's own may give fewer, of which nothing depends on this.
         is_own = not draw.draws and is_own_size(loader, self.pool)
-        return math.inf if is_own else draw.to_read
+        is_unknown = draw.current.is_scoring or not is_trackable(loader)
+        return math.inf if is_own or is_unknown else draw.to_read
 
     def members(self) -> dict[str, Any]:
         """See `Pipeline.members`."""
@@ -250,8 +248,7 @@ class DrawingPipeline(Pipeline):
             progress: The progress of the draw, to go back to; None where that was loaded.
         """
         super().load_flow(state)
-        self._begin_check()  # as batches that were done do not come here again
-        self._pass_drawn()
+        self._follow_draw()  # as batches that were done do not come to the check again
         if progress is not None:
             self.draw.progress = progress
         if self.loaded:
@@ -262,12 +259,10 @@ class DrawingPipeline(Pipeline):
         indices: Any = batch.indices  # which `admit` has made sure of
         return self.draw.weights_of(indices, batch.requested)
 
-    def _begin_check(self) -> None:
+    def _follow_draw(self) -> None:
+        """Has the check of indices, and a loader that leaves examples out itself, follow a draw."""
         if self._check:
             self._check.begin_epoch()
-
-    def _pass_drawn(self) -> None:
-        """Passes what was drawn to a wrapped loader that leaves examples out itself."""
         if self._set_drawn:
             draw = self.draw
             self._set_drawn(draw.current.weights.nonzero().squeeze(1) if draw.draws else None)

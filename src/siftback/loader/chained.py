@@ -11,9 +11,9 @@ from typing import Any
 
 from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
-from siftback.batches.order import is_plain, is_trackable, sampler_of
+from siftback.batches.order import batches_of, is_plain, is_trackable
 from siftback.batches.source import Source
-from siftback.epochs.loader_order import FilteredSampler
+from siftback.epochs.epoch_draw import UNSIZED
 from siftback.loader.before_reading import DrawingPipeline
 from siftback.loader.pipeline import Epoch, Pipeline
 from siftback.loader.wrapped import read_of
@@ -221,10 +221,8 @@ class ChainingPipeline(DrawingPipeline):
             self._begin_pass(again=again)
 
     def _begin_pass(self, *, again: bool = False) -> None:
-        self._begin_check()
-        source = self.source
-        self.draw.begin(source.epoch, is_on=source.chains, number=source.source.epoch, again=again)
-        self._pass_drawn()
+        self.draw.begin(self.source.epoch, number=self.source.source.epoch, again=again)
+        self._follow_draw()
 
     def end_pass(self) -> None:
         """Does nothing where an epoch ends, as its pass goes on."""
@@ -261,13 +259,9 @@ def count_whole_batches(pipeline: DrawingPipeline) -> int | None:
     """Returns the training batches of an epoch from which nothing is left out; None if unknown."""
     loader, pool, draw = pipeline.source.loader, pipeline.pool, pipeline.draw
     if is_trackable(loader):
-        sampler = sampler_of(loader)
-        examples = draw.sampled
-        if not isinstance(sampler, FilteredSampler):
-            examples = draw.count_whole // draw.world
-        if examples < 0 or not is_plain(loader.batch_sampler.batches):
+        if draw.sampled == UNSIZED or not is_plain(batches_of(loader)):
             return None
-        return pipeline.count(read_of(loader, examples), is_whole=True)
+        return pipeline.count(read_of(loader, draw.whole), is_whole=True)
     if not pipeline.regroups and hasattr(type(loader), "__len__"):
         try:
             return len(loader)

@@ -303,7 +303,7 @@ class Pipeline(ABC):
             self.record.clear()
             barrier(f"the beginning of epoch {number}", settings)
             self.begin_whole_epoch(number, again=again)
-            if self.epochs is not None and number >= math.ceil(self.epochs):
+            if self.epochs and number >= math.ceil(self.epochs):
                 self._warn("beyond", warning_beyond(number, self.epochs), stacklevel=4)
             self.count_batches(number)
         self.epoch = Epoch(number, -1 if is_resumed else self.stats.released)

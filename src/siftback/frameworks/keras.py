@@ -71,7 +71,7 @@ class KerasWrapper(keras.Model):
         self.model, self.stats = model, Stats()
         self.progress = Progress(self)
         self._saved_state = WrapperState(progress=self.progress)
-        self._loss_of_each: LossOfEach | None = None  # for the loss that was compiled last
+        self._loss_of_each: Any = None  # a `LossOfEach`, of the loss that was compiled last
         # Of the current step: float32[b], its loss weights, and what is called with its outputs.
         self._factors: Tensor | None = None
         self._record: Callable[[Any, Any], None] | None = None
@@ -183,16 +183,8 @@ class KerasWrapper(keras.Model):
         if not self._loss_of_each or self._loss_of_each.compiled is not self.loss:
             self._loss_of_each = LossOfEach(self.loss, y, y_pred)
         with torch.no_grad():
-            return self._loss_of_each(y, y_pred, sample_weight)
-
-    def check_weights(self) -> None:
-        """Makes sure that loss weights can be applied to the losses computed last.
-
-        Raises:
-            ConfigError: If the loss's reduction would undo them.
-        """
-        assert self._loss_of_each
-        self._loss_of_each.check_weights()
+            losses: Tensor = self._loss_of_each(y, y_pred, sample_weight)
+        return losses
 
     def train_on(
         self,
@@ -225,7 +217,6 @@ class KerasWrapper(keras.Model):
         if training and self._record:
             self._record(y, y_pred)
         if training and self._factors is not None:
-            assert self._loss_of_each
             sample_weight = self._loss_of_each.weighted(sample_weight, self._factors)
         return super().compute_loss(x, y, y_pred, sample_weight, training=training)
 
@@ -378,7 +369,7 @@ class SelectiveModel(KerasWrapper):
             with without_traces(self):
                 losses = self.losses_of(y, self(x, training=False), sample_weight)
             if tries and self._selection.in_batch.selector.reweights:
-                self.check_weights()
+                self._loss_of_each.check_weights()
             return check_losses(losses, tree.size(batch)), None
 
         warms = self.progress.is_training and self.progress.done < self._warmup
@@ -456,7 +447,7 @@ class LossRecorder(KerasWrapper):
         assert dataset
         losses = self.losses_of(y, y_pred, sample_weight)
         if dataset.reweights:  # also in epochs whose weights are 1
-            self.check_weights()
+            self._loss_of_each.check_weights()
         dataset.update(indices, losses)
 
     def test_step(self, data: Any) -> Any:

@@ -130,6 +130,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
             examples, memory, shuffle=shuffle, seed=seed, epochs=epochs, rank=0, world=1
         )
         self._sampler.batch_size = self.batch_size
+        self._draw: Any = self._sampler.draw  # wherever there is a rule
         # The order of the epoch in training, int64[n], and how much of it is known, more with each
         # pass, and -1 between epochs; where worker processes read, in memory that they share.
         self._order = torch.empty(self.examples, dtype=torch.int64)
@@ -148,13 +149,12 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
     @property
     def reweights(self) -> bool:
         """Whether the rule may give examples weights other than 1."""
-        draw = self._sampler.draw
-        return bool(draw and (draw.rule.reweights or draw.reweights))
+        return bool(self.memory and (self.memory.reweights or self._draw.reweights))
 
     @property
     def share(self) -> float:
         """Share of the examples that the pass in training has; 1 without ``memory=``."""
-        return self._sampler.draw.share if self._sampler.draw else 1.0
+        return self._draw.share if self.memory else 1.0
 
     @property
     def batches(self) -> int:
@@ -251,10 +251,9 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         Returns:
             float32[n].
         """
-        draw = self._sampler.draw
-        assert draw
-        count_drawn(stats, draw, len(indices))
-        return draw.weights_of(indices)
+        count_drawn(stats, self._draw, len(indices))
+        weights: Tensor = self._draw.weights_of(indices)
+        return weights
 
     def update(self, indices: Tensor, losses: Tensor) -> None:
         """Gives the rule the losses of examples of the epoch in training.
@@ -262,11 +261,8 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         Raises:
             LossError: If one is not finite, in a later step where losses are of a device.
         """
-        draw = self._sampler.draw
-        assert draw
-        draw.losses.reads.add(
-            partial(check_finite, name=lambda row: f"{int(indices[row])}"), losses
-        )
+        note = partial(check_finite, name=lambda row: f"{int(indices[row])}")
+        self._draw.losses.reads.add(note, losses)
         self._sampler.update(indices, losses)
 
     def settings(self) -> dict[str, Any]:

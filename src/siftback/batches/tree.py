@@ -533,9 +533,7 @@ def _are_alike(leaf: Sequence[Any]) -> bool:
     first = leaf[0]
     if isinstance(first, ARRAYS):
         return all(
-            isinstance(entry, ARRAYS)
-            and type(entry) is type(first)
-            and (entry.dtype, entry.ndim) == (first.dtype, first.ndim)
+            type(entry) is type(first) and (entry.dtype, entry.ndim) == (first.dtype, first.ndim)
             for entry in leaf
         )
     return all(type(entry) is type(first) for entry in leaf)

@@ -52,23 +52,17 @@ def finite_mean(blocks: Iterable[Tensor]) -> float:
 
 
 def draw_independently(
-    losses: Tensor,
-    floor: float,
-    generator: torch.Generator,
-    excluded: Tensor | None = None,
-    block: int = BLOCK,
+    losses: Tensor, floor: float, generator: torch.Generator, excluded: Tensor | None = None
 ) -> Tensor:
     """Draws each example with its probability of `ratio_probabilities`, a block at a time.
 
-    Besides the losses and the result, memory is constant. The size of a block changes the draw by
-    the rounding of the mean alone.
+    Besides the losses and the result, memory is constant.
 
     Args:
         losses: float32[N].
         floor: The minimum probability, in [0, 1).
         generator: On the CPU; gives one number for each example that is not excluded.
         excluded: int64[n], examples that are not drawn, and whose losses do not count.
-        block: Examples that are drawn together.
 
     Returns:
         float32[N], 1 for those drawn and 0 for the others.
@@ -83,10 +77,10 @@ def draw_independently(
         included = torch.ones(len(losses), dtype=torch.bool).index_fill_(0, excluded, False)
 
     def rows(start: int) -> Any:  # a slice is a view, and an index copies
-        whole = slice(start, start + block)
+        whole = slice(start, start + BLOCK)
         return whole if included is None else included[whole].nonzero().squeeze(1) + start
 
-    starts, weights = range(0, len(losses), block), torch.zeros(len(losses), dtype=torch.float32)
+    starts, weights = range(0, len(losses), BLOCK), torch.zeros(len(losses), dtype=torch.float32)
     mean = finite_mean(losses[rows(start)] for start in starts)
     for start in starts:
         probabilities = ratio_probabilities(losses[rows(start)], floor, mean)

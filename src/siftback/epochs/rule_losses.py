@@ -7,8 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from siftback.arguments import format_value
-from siftback.errors import BatchError, ConfigError, LossError
+from siftback.errors import BatchError, ConfigError
 from siftback.host_reads import HostReads
 from siftback.processes.exchange import (
     RecordedLosses,
@@ -114,12 +113,8 @@ class RuleLosses:
         Raises:
             ConfigError: If a rule that needs them was not given correct and confidence, or another
                 training used the rule or its table since this epoch began.
-            LossError: If there is not one of each for each example, or a confidence is none.
+            LossError: If there is not one prediction for each example, or a confidence is none.
         """
-        if getattr(losses, "shape", None) != indices.shape:
-            raise LossError(
-                f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
-            )
         self._check_turn()
         rows = self.rows_of(indices)
         check_prediction_types(correct, confidence, len(indices))

@@ -231,22 +231,19 @@ class SelectiveSampler(Stateful, Sampler[int]):
         self.draw.losses.update(indices, losses, self.draw.passes[-1].number, **predictions)
 
     def order(self, epoch: int) -> Iterator[Tensor]:
-        """Yields this process's examples of the current epoch in their order: int64[n].
+        """Returns this process's examples of the current epoch in their order, as int64[n].
 
         Args:
             epoch: The epoch, whose number is that of its pass where there is no rule.
         """
         if not self.draw:
-            yield from self._order_of_pass(epoch, self.examples)
-            return
-        yield from self.draw.order(self._order_of, self.draw.draw_pass, self.batch_size)
+            return self._order_of_pass(epoch, self.examples)
+        return self.draw.order(self._order_of, self.draw.draw_pass, self.batch_size)
 
     def _order_of(self, drawn: Pass) -> Iterator[Tensor]:
         """Yields this process's examples of a pass in their order: int64[n]."""
-        weights, shards = (
-            drawn.weights if drawn.draws else None,
-            self.draw and self.draw.rule.shards,
-        )
+        weights = drawn.weights if drawn.draws else None
+        shards = self.draw and self.draw.rule.shards
         if shards:
             quota = drawn.drawn // shards.count
             blocks = shards.order(weights, quota, self.seed, drawn.number, self.shuffle)

@@ -143,11 +143,13 @@ class Source:
     def end_epoch(self) -> None:
         """Moves on to the next epoch."""
         end_test(self.loader)
-        self._move_to(self.epoch + 1)
+        self.go_to(self.epoch + 1)
 
-    def restart(self, epoch: int) -> None:
-        """Goes back to the beginning of an epoch that was begun last."""
-        self._move_to(epoch)
+    def go_to(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch, which may be the current one."""
+        self.epoch, self.position, self._state, self._batches = epoch, 0, {}, None
+        if self.is_ordered:
+            self._order.begun = False
 
     @property
     def is_resumed(self) -> bool:
@@ -189,7 +191,7 @@ class Source:
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next, also of the loader or of its sampler."""
         if epoch != self.epoch:
-            self._move_to(epoch)
+            self.go_to(epoch)
         for owner in (self.loader, batches_of(self.loader), sampler_of(self.loader)):
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
@@ -440,11 +442,6 @@ class Source:
         if structure.size:
             self.lists = structure.lists
         return structure.size, structure.lists
-
-    def _move_to(self, epoch: int) -> None:
-        self.epoch, self.position, self._state, self._batches = epoch, 0, {}, None
-        if self.is_ordered:
-            self._order.begun = False
 
 
 def saved_lists(state: dict[str, Any]) -> Lists | None:

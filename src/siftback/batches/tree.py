@@ -174,8 +174,8 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
     Args:
         batch: A batch of N examples.
         rows: int64[k], positions in [0, N).
-        lists: The lists that hold one example per entry, from `read`; by default those of this
-            batch by itself.
+        lists: The lists that hold one example per entry, from `read_structure`; by default those
+            of this batch by itself.
 
     Returns:
         A batch of k examples of the same structure. Tensors are copies, so that they do not keep

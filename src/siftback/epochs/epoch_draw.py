@@ -632,11 +632,8 @@ class EpochDraw:
             weights = unpack_weights(saved["drawn"], saved["examples"])
         flags = {name: saved[name] for name in ("draws", "is_scoring")}
         drawn = self._make_pass(saved["number"], weights=weights, **flags)
-        drawn.lr_scale, drawn.neighbors, drawn.order = (
-            saved["lr_scale"],
-            saved["neighbors"].clone(),
-            saved["order"].clone(),
-        )
+        drawn.lr_scale = saved["lr_scale"]
+        drawn.neighbors, drawn.order = saved["neighbors"].clone(), saved["order"].clone()
         drawn.start, whole, size = saved["place"]
         if self.sampler:
             drawn.whole, drawn.size, drawn.drawn = whole, size, size

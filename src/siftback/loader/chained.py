@@ -5,6 +5,7 @@ wherever in a pass that is.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -57,7 +58,7 @@ class ChainedSource:
     @position.setter
     def position(self, position: int) -> None:
         if not position:
-            self.restart(self.epoch)
+            self.go_to(self.epoch)
             return
         self.source.position += position - self._read
         self._read = position
@@ -118,9 +119,9 @@ class ChainedSource:
         """Moves on to the next epoch, in which the pass goes on."""
         self.epoch, self.released, self._read = self.epoch + 1, 0, 0
 
-    def restart(self, epoch: int) -> None:
-        """Begins an epoch again, from the beginning of the current pass on."""
-        self.source.restart(self.source.epoch)
+    def go_to(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch, which is that of the current pass."""
+        self.source.go_to(self.source.epoch)
         self._batches, self.epoch, self.released, self._read = None, epoch, 0, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -262,11 +263,9 @@ def count_whole_batches(pipeline: DrawingPipeline) -> int | None:
         if draw.sampled == UNSIZED or not is_plain(batches_of(loader)):
             return None
         return pipeline.count(read_of(loader, draw.whole), is_whole=True)
-    if not pipeline.regroups and hasattr(type(loader), "__len__"):
-        try:
+    if not pipeline.regroups:
+        with suppress(TypeError):
             return len(loader)
-        except TypeError:
-            pass
     known = examples_of(loader)
     if known is None or not pool.batch_size:
         return None

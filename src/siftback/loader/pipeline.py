@@ -373,7 +373,7 @@ class Pipeline(ABC):
         elif begins_again and self.loaded:
             self.loaded()
         elif begins_again:
-            source.restart(epoch.number)
+            source.go_to(epoch.number)
             return True
         elif source.epoch == epoch.number and source.is_exhausted:
             self.end_source(epoch)

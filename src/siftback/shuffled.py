@@ -14,14 +14,13 @@ _CHUNK = 1 << 15  # that stays in a cache
 _ROUNDS = 6
 
 
-def shuffled(examples: int, seed: int, epoch: int, whole: int = WHOLE) -> Iterator[Tensor]:
+def shuffled(examples: int, seed: int, epoch: int) -> Iterator[Tensor]:
     """Yields a random permutation of ``range(examples)``, a function of seed and epoch.
 
     Args:
         examples: N.
         seed: At least 0.
         epoch: From 0.
-        whole: Up to how many examples the permutation is held in memory.
 
     Yields:
         int64[n], the next examples; see `permutation`.
@@ -29,7 +28,7 @@ def shuffled(examples: int, seed: int, epoch: int, whole: int = WHOLE) -> Iterat
     >>> sorted(torch.cat(list(shuffled(5, seed=0, epoch=1))).tolist())
     [0, 1, 2, 3, 4]
     """
-    yield from permutation(examples, generator_of(seed, epoch, Stream.ORDER), whole)
+    yield from permutation(examples, generator_of(seed, epoch, Stream.ORDER))
 
 
 def permutation(examples: int, generator: torch.Generator, whole: int = WHOLE) -> Iterator[Tensor]:

@@ -3,14 +3,19 @@
 import pytest
 import torch
 
-from siftback.shuffled import shuffled
+from siftback.seeding import Stream, generator_of
+from siftback.shuffled import permutation, shuffled
 
 # Of the permutation in memory, and of the network that takes its place for large data sets.
 KINDS = {"in memory": {}, "network": {"whole": 0}}
 
 
 def order(examples, seed=0, epoch=0, **kind):
-    return torch.cat(list(shuffled(examples, seed, epoch, **kind)))
+    return torch.cat(list(permutation(examples, generator(seed, epoch), **kind)))
+
+
+def generator(seed, epoch):
+    return generator_of(seed, epoch, Stream.ORDER)
 
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS)
@@ -24,11 +29,12 @@ def test_every_example_comes_once(examples, kind):
 
 
 def test_no_examples_have_no_order(kind):
-    assert sum(map(len, shuffled(0, 0, 0, **kind))) == 0
+    assert sum(map(len, permutation(0, generator(0, 0), **kind))) == 0
 
 
 def test_it_is_a_function_of_seed_and_epoch(kind):
     assert torch.equal(order(500, 1, 2, **kind), order(500, 1, 2, **kind))
+    assert torch.equal(order(500, 1, 2), torch.cat(list(shuffled(500, 1, 2))))
     orders = [order(500, seed, epoch, **kind) for seed in range(3) for epoch in range(3)]
     for number, one in enumerate(orders):
         for other in orders[:number]:

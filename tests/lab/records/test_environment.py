@@ -19,14 +19,20 @@ def git(folder, *arguments):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def import_from(folder, monkeypatch):
+    monkeypatch.setattr("siftback.__file__", str(folder / "__init__.py"))
+
+
 @pytest.fixture
-def package(tmp_path):
+def package(tmp_path, monkeypatch):
+    """The folder of a package in a checkout, from which Siftback is imported."""
     folder = tmp_path / "checkout" / "package"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("one = 1\n", encoding="utf-8")
     git(tmp_path, "init", "--quiet", "checkout")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "--message", "First")
+    import_from(folder, monkeypatch)
     return folder
 
 
@@ -62,26 +68,28 @@ def test_the_device_is_that_which_was_asked_for():
 
 def test_commit_of_a_clean_and_of_a_changed_checkout(package, monkeypatch):
     head = git(package, "rev-parse", "HEAD")
-    assert commit(package) == head
+    assert commit() == head
     (package.parent / "results.md").write_text("new\n", encoding="utf-8")
-    assert commit(package) == head  # A result is no change to what made it.
+    assert commit() == head  # A result is no change to what made it.
     (package / "__init__.py").write_text("one = 2\n", encoding="utf-8")
-    assert commit(package) == f"{head}+changes"
+    assert commit() == f"{head}+changes"
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert commit(package) == f"{head}+changes"
+    assert commit() == f"{head}+changes"
 
 
-def test_no_commit_outside_of_a_checkout(tmp_path):
-    assert commit(tmp_path) is None
+def test_no_commit_outside_of_a_checkout(tmp_path, monkeypatch):
+    import_from(tmp_path, monkeypatch)
+    assert commit() is None
 
 
-def test_no_commit_of_a_checkout_that_siftback_is_merely_installed_under(package):
+def test_no_commit_of_a_checkout_that_siftback_is_merely_installed_under(package, monkeypatch):
     installed = package / ".venv" / "siftback"
     installed.mkdir(parents=True)
     (installed / "__init__.py").write_text("", encoding="utf-8")
-    assert commit(installed) is None
+    import_from(installed, monkeypatch)
+    assert commit() is None
 
 
 def test_no_commit_without_git(package, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert commit(package) is None
+    assert commit() is None

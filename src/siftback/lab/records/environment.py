@@ -46,17 +46,14 @@ def environment(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def commit(package: Path | None = None) -> str | None:
+def commit() -> str | None:
     """The git commit of Siftback's own source tree.
-
-    Args:
-        package: Folder of the package; by default the one that was imported.
 
     Returns:
         The full hash, with ``+changes`` where the package's files differ from it (results that
         are being written do not count); None outside of a checkout, and where git is missing.
     """
-    source = package or Path(siftback.__file__).parent
+    source = Path(siftback.__file__).parent
     # A package installed below someone else's checkout is not tracked by it.
     if _git(source, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None

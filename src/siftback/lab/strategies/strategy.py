@@ -68,17 +68,14 @@ class IdealCost:
     proxy: float = 0.0
     note: str = ""
 
-    def amount(self, keep: float, stale_every: int = 3, price: float = 1.0) -> float:
-        """Returns the number of forwards.
+    def amount(self, keep: float, stale_every: int = 3) -> float:
+        """Returns the number of forwards where r, what a score costs, is one forward.
 
         Args:
             keep: s, the share kept.
             stale_every: n, where it is not fixed.
-            price: r, what a score costs in forwards.
         """
-        offered = self.offered * (price if self.cheap_scores else 1.0)
-        passes = offered / (self.interval or stale_every)
-        return passes + self.proxy * price * keep + self.kept * keep
+        return self.offered / (self.interval or stale_every) + (self.proxy + self.kept) * keep
 
     def __str__(self) -> str:
         interval = "" if self.interval == 1 else f"/{self.interval or 'n'}"

@@ -140,7 +140,11 @@ def reference_speedup(
     comparison: Comparison, label: str, factor: float, axis: Axis
 ) -> float | None:
     """The median over the seeds of Traditional's amount over the configuration's."""
-    if axis == "seconds" and comparison.machine(label) != comparison.machine(TRADITIONAL):
+    machines = {
+        name: {comparison.machine_of(run) for run in comparison.by_label()[name]}
+        for name in (label, TRADITIONAL)
+    }
+    if axis == "seconds" and machines[label] != machines[TRADITIONAL]:
         return None
     field = f"test_{comparison.metric.name}"
     by_seed = [

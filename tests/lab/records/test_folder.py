@@ -35,7 +35,7 @@ def filled(tmp_path):
 def read_whole(folder):
     """The numbers that every analysis goes by."""
     found = Comparison.read(folder)
-    return [(run, found.evaluations(run), found.machine(run.label)) for run in found.runs]
+    return [(run, found.evaluations(run), found.machine_of(run)) for run in found.runs]
 
 
 def test_all_is_read_from_the_packed_file_as_it_was(filled):

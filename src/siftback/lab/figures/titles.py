@@ -10,6 +10,7 @@ from siftback.lab.data.data_set import NOUNS
 from siftback.lab.data.load import training_examples
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
+from siftback.lab.records.frame import machine_of, read_runs
 from siftback.lab.settings import Settings
 
 # Settings that say which runs a comparison has.
@@ -108,14 +109,16 @@ def noun_of(comparison: Comparison) -> str:
 
 def describe_extent(comparisons: Sequence[Comparison]) -> str:
     """Says how much was trained, when, and on which machines."""
-    runs = sum(len(comparison.runs) for comparison in comparisons)
+    count = sum(len(comparison.runs) for comparison in comparisons)
     setups = listed(setup(comparison) for comparison in comparisons if comparison.runs)
-    text = f"{counted(len(comparisons), 'comparison')} of {counted(runs, 'run')}: {setups}."
+    text = f"{counted(len(comparisons), 'comparison')} of {counted(count, 'run')}: {setups}."
     dates = (str(comparison.environment.get("date", ""))[:10] for comparison in comparisons)
     days = sorted(date for date in dates if date)
     if not days:
         return text
     machines = listed(
-        comparison.machine(label) for comparison in comparisons for label in comparison.by_label()
+        machine_of(runs, label)
+        for runs in map(read_runs, comparisons)
+        for label in dict.fromkeys(runs.label)
     )
     return f"{text} Recorded {' to '.join(dict.fromkeys((days[0], days[-1])))} on {machines}."

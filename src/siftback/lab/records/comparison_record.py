@@ -261,10 +261,6 @@ class Comparison:
             groups.setdefault(run.label, []).append(run)
         return groups
 
-    def machine(self, label: str) -> str:
-        """The processors or devices that a configuration's runs were measured on."""
-        return " and ".join(sorted({self.machine_of(r) for r in self.runs if r.label == label}))
-
     def machine_of(self, run: RunSummary) -> str:
         """Returns the machine of a run: what its file names, or where the comparison began."""
         try:

@@ -72,8 +72,8 @@ check: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-results: .venv/lab  ## Write docs/results.md, and the README's numbers and pictures, from the records under results/.
-	$(BIN)/siftback results results --out docs/results.md --into README.md --picture docs/budgets.svg --saving docs/saved.svg
+results: .venv/lab  ## Write docs/results.md, and the README's numbers and picture, from the records under results/.
+	$(BIN)/siftback results results --out docs/results.md --into README.md --saving docs/saved.svg
 
 golden: .venv/dev  ## Write the numbers of tests/golden again, where new records or definitions change them.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/golden --remake-golden

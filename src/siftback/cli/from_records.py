@@ -65,7 +65,6 @@ def results_command(
     folder: Path,
     out: Path = Path("docs/results.md"),
     into: Path | None = None,
-    picture: Path | None = None,
     saving: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -77,7 +76,6 @@ def results_command(
             there that has marks for the papers' numbers is given them.
         into: A page that is given what to use where, between its marks; and where it has marks for
             them, a headline and what a step costs.
-        picture: An SVG or PNG file, drawn of what budgets buy.
         saving: An SVG or PNG file, drawn of what Memory() saves in the headline.
         json: Print every verdict as JSON, and nothing else.
     """
@@ -86,7 +84,6 @@ def results_command(
         has_marks,
         seconds_of_steps,
         write_papers,
-        write_picture,
         write_table,
     )
     from siftback.lab.report.headline import draw_saving, write_paragraphs
@@ -106,11 +103,9 @@ def results_command(
     if into is not None:
         write_table(comparisons, into, seconds_of_steps(folder))
         write_paragraphs(comparisons, folder, into)
-    if picture is not None:
-        write_picture(comparisons, picture)
     if saving is not None:
         draw_saving(comparisons, saving)
-    paths = [str(path) for path in (*written, into, picture, saving) if path is not None]
+    paths = [str(path) for path in (*written, into, saving) if path is not None]
     if json:
         numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]
         show_json({"written": paths, "verdicts": numbers})

@@ -12,7 +12,6 @@ from siftback.lab.report.front import (
     MARKS,
     seconds_of_steps,
     shown_ratios,
-    write_picture,
     write_table,
 )
 from siftback.lab.report.results_page import comparisons_of
@@ -33,11 +32,6 @@ def test_the_table_in_the_readme_is_what_the_records_give(recorded, tmp_path):
     table = readme.partition(MARKS[0])[2].partition(MARKS[1])[0]
     assert "| cnn-8 on mnist | 4 | **2.07** | 1.33 to > 4.00 | " in table
     assert "| ngrams-32 on imdb | 4 | flat | " in table
-
-
-def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):
-    write_picture(recorded, tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_bytes() == (ROOT / "docs" / "budgets.svg").read_bytes()
 
 
 def test_the_budget_in_the_middle_is_shown_where_the_usual_one_was_not_measured(tmp_path):
@@ -112,7 +106,7 @@ def written(folder, budget, ends):
     return Comparison.read(folder)
 
 
-def test_marks_records_and_the_kind_of_file_are_needed(tmp_path):
+def test_marks_and_records_are_needed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("no marks", encoding="utf-8")
     with pytest.raises(ConfigError, match="lacks the lines <!-- budget ratios -->"):
@@ -121,7 +115,3 @@ def test_marks_records_and_the_kind_of_file_are_needed(tmp_path):
     with pytest.raises(ConfigError, match="siftback run pays"):
         write_table([], page)
     assert page.read_text(encoding="utf-8") == "".join(MARKS)
-    with pytest.raises(ConfigError, match="siftback run pays"):
-        write_picture([], tmp_path / "a.svg")
-    with pytest.raises(ConfigError, match=r"ends in \.png or \.svg"):
-        write_picture([], tmp_path / "a.pdf")

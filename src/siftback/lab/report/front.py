@@ -1,14 +1,12 @@
-"""Parts of pages that are from the records: what is saved, a picture, the papers' numbers."""
+"""Parts of pages that are from the records: what is saved, and the papers' numbers."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from siftback.errors import ConfigError
-from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.budget_ratios import Bounded
-from siftback.lab.figures.drawing import FORMATS, render
-from siftback.lab.figures.figure import Figure, Missing
+from siftback.lab.figures.drawing import FORMATS
 from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments, method_ratios
 from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
@@ -115,25 +113,6 @@ def fill(page: Path, marks: tuple[str, str], text: str) -> None:
     """Writes a text into a page in place of what stands between two marks."""
     filled = put_between(page.read_text(encoding="utf-8"), marks, f"\n{text}\n\n")
     page.write_text(filled, encoding="utf-8")
-
-
-def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Draws what budgets buy, Traditional's and what was measured beside it.
-
-    Args:
-        comparisons: The records.
-        path: An SVG or PNG file.
-
-    Raises:
-        ConfigError: If it is another kind of file, or there is nothing to draw.
-    """
-    ending = ending_of(path)
-    figure = ANALYSES["budgets"](comparisons)
-    if isinstance(figure, Missing):
-        raise ConfigError(f"{path}: {figure.why}")
-    assert isinstance(figure, Figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(render(figure, ending))
 
 
 def ending_of(path: Path) -> str:

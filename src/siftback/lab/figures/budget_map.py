@@ -46,7 +46,9 @@ def band_of(ratio: BudgetRatio) -> str | None:
     return bands[0] if bands[0] == bands[1] else None
 
 
-def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+def ratios_on_the_map(
+    comparisons: Sequence[Comparison], only: str | None = None
+) -> Iterator[Finding]:
     """Budget ratios as colours, by Traditional's error at the budget and by the data.
 
     A panel for each method that was measured at several budgets of an experiment, and in several
@@ -54,6 +56,10 @@ def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     view the other axis is the number of training examples, in the other the budget in epochs.
     Ratios that are only known to be above or below a number are in neither, unless all that they
     may be has the same colour.
+
+    Args:
+        comparisons: What to look at.
+        only: The label of a method, for its panel alone.
     """
     cases = [
         case
@@ -70,7 +76,7 @@ def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for label, group in sorted(by_label.items(), key=lambda item: -len(item[1])):
         sized = [case for case in group if case.experiment.examples]
         budgets = Counter(case.experiment.title for case in sized)
-        if len(budgets) < 2 or max(budgets.values()) < 2:
+        if only not in (None, label) or len(budgets) < 2 or max(budgets.values()) < 2:
             continue
         axes = {"examples": "training examples", "epochs": "budget, in epochs"}
         views = {name: [panel_of(label, sized, axis)] for name, axis in axes.items()}

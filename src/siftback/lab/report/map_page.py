@@ -6,11 +6,14 @@ interrupted it has what is recorded, and says how much is not.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.budget_map import default_ratios
+from siftback.lab.figures.budget_map import default_ratios, ratios_on_the_map
+from siftback.lab.figures.describe import join_findings
 from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Grid
 from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments
@@ -27,7 +30,6 @@ from siftback.lab.report.results_page import (
     read_within,
     write_from_template,
 )
-from siftback.lab.strategies.table import library_name
 
 PICTURE = "map.svg"
 
@@ -46,7 +48,7 @@ def write_map(results: Path, page: Path) -> list[Path]:
     others, _ = comparisons_of(results)
     on_map = experiments(of_map)
     worst = ANALYSES["worst"]([*of_map, *others])
-    figure = picture_of(ANALYSES["map"]([*of_map, *others]))
+    figure = picture_of([*of_map, *others])
     write_from_template(
         "map.md.j2",
         results,
@@ -72,14 +74,12 @@ def write_map(results: Path, page: Path) -> list[Path]:
     return [page, picture]
 
 
-def picture_of(drawn: object) -> Figure | None:
+def picture_of(comparisons: Sequence[Comparison]) -> Figure | None:
     """Returns the panels of the default alone, side by side; None where there are none."""
-    if not isinstance(drawn, Figure):
+    figure = join_findings("map", partial(ratios_on_the_map, only=DEFAULT_LABEL), comparisons)
+    if not isinstance(figure, Figure):
         return None
-    title = library_name(DEFAULT_LABEL)
-    panels = [panel for view in drawn.views.values() for panel in view if panel.title == title]
-    sentences = [text for text in drawn.sentences if text.startswith(f"{title}:")]
-    return replace(drawn, views={"both": panels}, sentences=sentences) if panels else None
+    return replace(figure, views={"both": [*chain.from_iterable(figure.views.values())]})
 
 
 def by_budget(cases: Sequence[MethodRatio]) -> list[dict[str, str]]:

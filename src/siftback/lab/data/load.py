@@ -326,7 +326,7 @@ def read_named(name: str, max_tokens: int | None) -> DataSet:
     source = open_published(name, published)
     if source.is_text:
         length = max_tokens or published.length
-        return texts.read_texts(source, name, f"{name}-{length}", length)
+        return texts.read_texts(source, name, name, length)
     splits = read_images(source, name, None)
     arrays = *splits["train"], *splits["test"]
     return ImageData(
@@ -338,7 +338,7 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
     """Reads a user's data; a fifth of each class is held out where there is no test set."""
     if address.kind == "text":
         length = max_tokens or texts.LENGTH
-        return texts.read_windows(address, length, address.title, f"{address.cache}-{length}")
+        return texts.read_windows(address, length, address.title, address.cache)
     if address.kind == "table":
         return read_rows(address)
     if address.kind == "picture":
@@ -354,8 +354,7 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
         source = open_address(address) if address.kind == "hf" else read_folders(address)
         if source.is_text:
             length, vocabulary = max_tokens or texts.LENGTH, texts.vocabulary_of(address)
-            cache = f"{address.cache}-{length}"
-            return texts.read_texts(source, address.title, cache, length, vocabulary)
+            return texts.read_texts(source, address.title, address.cache, length, vocabulary)
         splits, names = read_images(source, address.cache, address.size), source.names
     splits = add_test_split(splits, str(address))
     arrays = *splits["train"], *splits["test"]

@@ -48,7 +48,7 @@ def read_texts(
     Args:
         source: Where they are.
         name: Name of the set in records.
-        cache: Name of the file in the cache.
+        cache: Name of the file in the cache, without the length.
         length: The most tokens of a text.
         vocabulary: The most tokens of the tokenizer.
 
@@ -72,7 +72,8 @@ def read_texts(
         return tensors
 
     options = (f"length={length}", f"vocabulary={vocabulary}")
-    return text_data(name, cached(cache, source.files, tokenise, options), source.names)
+    tensors = cached(f"{cache}-{length}", source.files, tokenise, options)
+    return text_data(name, tensors, source.names)
 
 
 def read_shakespeare(length: int) -> TextData:
@@ -97,7 +98,7 @@ def read_shakespeare(length: int) -> TextData:
             f"file of {SHAKESPEARE_ORIGIN}, or give your own text as text:PATH"
         )
     address = Address("text", str(path), {})
-    return read_windows(address, length, SHAKESPEARE, f"{SHAKESPEARE}-{length}")
+    return read_windows(address, length, SHAKESPEARE, SHAKESPEARE)
 
 
 def read_windows(address: Address, length: int, name: str, cache: str) -> TextData:
@@ -110,7 +111,7 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
         address: Address of the file.
         length: Tokens of a window.
         name: Name of the set in records.
-        cache: Name of the file in the cache.
+        cache: Name of the file in the cache, without the length.
 
     Raises:
         ConfigError: If the file cannot be read as text, or is shorter than two windows.
@@ -152,7 +153,7 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
         return tensors | {"tokens_per_character": share}
 
     options = (f"length={length}", kind, f"vocabulary={vocabulary}")
-    return text_data(name, cached(cache, [path], tokenise, options), ())
+    return text_data(name, cached(f"{cache}-{length}", [path], tokenise, options), ())
 
 
 def vocabulary_of(address: Address) -> int:

@@ -17,9 +17,9 @@ from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
-from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
+from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter
 from siftback.lab.records.environment import environment
-from siftback.lab.records.folder import atomic_write, forget, locked
+from siftback.lab.records.folder import atomic_write, forget, locked, record_names
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
@@ -415,7 +415,7 @@ def refuse_begun(folder: Path, existing: Existing, what: str) -> None:
     Raises:
         ConfigError: If it does.
     """
-    if existing == "refuse" and is_begun(folder):
+    if existing == "refuse" and ((folder / SUMMARY).exists() or record_names(folder)):
         raise ConfigError(
             f"{folder} holds a comparison already: give another --out, or --resume to go on "
             f"{what}, or --overwrite to lose it"

@@ -65,10 +65,7 @@ def error_figure(comparison: Comparison) -> Figure:
 
 
 def error_over_cost(
-    title: str,
-    curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
-    budget: float,
-    y_label: str = METRICS["error"].axis,
+    title: str, curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]], budget: float
 ) -> Figure:
     """Plots test error against what was spent, with a line at the budget.
 
@@ -80,7 +77,6 @@ def error_over_cost(
             the same points of training. The cost is in forwards of one example, a backward being
             2, or in whatever ``budget`` is.
         budget: The cost that a run may have.
-        y_label: The metric, with its unit.
 
     >>> figure = error_over_cost("A net on digits", {"memory": [[(1, 9), (2, 5)]]}, budget=2)
     >>> [(line.label, line.x, line.y) for line in figure.views["cost"][0].series]
@@ -93,7 +89,7 @@ def error_over_cost(
         errors = [[error for _, error in points] for points in tests]
         series.append(Series.over_seeds(label, x, errors, label))
     series.append(budget_line("budget", budget, series))
-    panel = curve_panel("", "cost", y_label, series)
+    panel = curve_panel("", "cost", METRICS["error"].axis, series)
     return Figure(PLOT, f"{title}: what the budget buys", [], "", {"cost": [panel]})
 
 

@@ -119,11 +119,6 @@ class RecordWriter:
             self._file.flush()
 
 
-def is_begun(folder: Path) -> bool:
-    """Whether a folder holds a comparison, finished or not."""
-    return (folder / SUMMARY).exists() or bool(record_names(folder))
-
-
 def threads_of(folder: Path) -> int | None:
     """With how many threads a comparison was begun; None where there is none, or none that says."""
     try:

@@ -1,7 +1,6 @@
 """Contents that a page carries within itself, so that it needs no other file."""
 
 import base64
-import gzip
 import io
 import json
 import math
@@ -33,11 +32,6 @@ def data_link(content: bytes, kind: str) -> str:
     'data:text/csv;base64,YSxi'
     """
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def compressed_link(content: bytes) -> str:
-    """Writes content as an address that carries it compressed, the same for the same content."""
-    return data_link(gzip.compress(content, mtime=0), "application/gzip")
 
 
 def picture_link(image: NDArray[np.uint8]) -> str:

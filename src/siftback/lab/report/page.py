@@ -1,5 +1,6 @@
 """The report: an HTML page that needs no other file, and each figure beside it."""
 
+import gzip
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ from siftback.lab.records.tables import columns_of, worded
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
     chart_json,
-    compressed_link,
+    data_link,
     evaluations_csv,
     picture_link,
     read_script,
@@ -178,7 +179,8 @@ def render_page(
 def link_file(carried_most: float, path: str, content: bytes) -> dict[str, str]:
     """Links a file's content: in the page, compressed, if it is not too large for that."""
     name = Path(path).name
-    carried = compressed_link(content)
+    # Without the time, so that the same content is the same address.
+    carried = data_link(gzip.compress(content, mtime=0), "application/gzip")
     if len(carried) > carried_most:
         return {"href": path, "download": name}
     return {"href": carried, "download": f"{name}.gz"}

@@ -9,7 +9,7 @@ from typing import Any
 from siftback.lab.figures.noise import noisy_ends
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import OUTCOMES
+from siftback.lab.records.frame import OUTCOMES, signed_interval
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.results_page import (
     comparisons_of,
@@ -121,8 +121,8 @@ def _wrong_labels(names: Sequence[str]) -> list[dict[str, str]]:
             "wrong labels": f"{end['wrong']:.0%}",
             "method": written(end["label"]),
             "seeds": str(end["seeds"]),
-            "difference": end["difference"],
-            "95 % interval": end["interval"],
+            "difference": f"{end['difference']:+.2f}",
+            "95 % interval": signed_interval(*end["interval"]),
         }
         for end in _noisy_ends()
         if _is_of(end["label"], names)

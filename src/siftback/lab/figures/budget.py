@@ -17,6 +17,7 @@ from siftback.lab.records.frame import (
     paired_differences,
     read_runs,
     same_budget,
+    signed_interval,
     tally,
 )
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
@@ -54,7 +55,7 @@ def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: 
     if best is None:
         return f"{heading}: one seed each, which has no spread."
     digits, (label, mean, low, high, seeds) = metric.digits, best
-    within = "none" if math.isnan(low) else f"{low:+.{digits}f} to {high:+.{digits}f}"
+    within = signed_interval(low, high, digits) or "none"
     return (
         f"{heading}: beside Traditional of the same budget {counts}; the lowest, {label}, is at "
         f"{mean:+.{digits}f} {metric.points} (95 % interval {within}, {seeds} seeds)."

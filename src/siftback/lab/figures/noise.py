@@ -1,6 +1,5 @@
 """The cost of wrong labels: each strategy's end beside Traditional's, and a guard's suspects."""
 
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.titles import argument, group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import interval, pair_seeds, read_runs, same_budget
+from siftback.lab.records.frame import interval, pair_seeds, read_runs, same_budget, signed_interval
 
 
 def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -19,9 +18,9 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 
     Returns:
         Of each its ``task``, the share of ``wrong`` labels and its ``label``; how many ``seeds``
-        both have; as they are shown Traditional's mean end, ``baseline``, the configuration's
-        ``difference`` from it, and the ``interval`` of that, empty for one seed; whether a guard
-        held examples back, ``guarded``; the share of wrong labels among its suspects,
+        both have; Traditional's mean end with its unit, ``baseline``, the configuration's
+        ``difference`` from it, and the ends of the ``interval`` of that, NaN for one seed; whether
+        a guard held examples back, ``guarded``; the share of wrong labels among its suspects,
         ``precision``, and of suspects among the wrong labels, ``recall``, NaN if not known.
     """
     ends = []
@@ -41,8 +40,8 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
                 "label": label,
                 "seeds": len(pairs),
                 "baseline": comparison.metric.written(statistics.mean(base for _, base in pairs)),
-                "difference": f"{mean:+.2f}",
-                "interval": "" if math.isnan(low) else f"{low:+.2f} to {high:+.2f}",
+                "difference": mean,
+                "interval": (low, high),
                 "guarded": bool(group.suspects.notna().iloc[0]),
                 "precision": precision,
                 "recall": recall,
@@ -55,12 +54,13 @@ def ends(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Final errors at several shares of wrong labels, and precision and recall of the suspects."""
     for end in noisy_ends(comparisons):
         rates = [f"{end[name]:.2f}" if end[name] >= 0 else None for name in ("precision", "recall")]
+        difference, within = f"{end['difference']:+.2f}", signed_interval(*end["interval"])
         row = [end["task"], f"{end['wrong']:.0%}", end["label"], str(end["seeds"])]
-        row += [end["baseline"], end["difference"], end["interval"] or None, *rates]
-        interval_of = f" (95 % interval {end['interval']})" if end["interval"] else ""
+        row += [end["baseline"], difference, within or None, *rates]
+        interval_of = f" (95 % interval {within})" if within else ""
         sentence = (
             f"{end['task']}, {end['wrong']:.0%} of the labels wrong: {end['label']} ends at "
-            f"{end['difference']} points{interval_of} beside Traditional of the same budget."
+            f"{difference} points{interval_of} beside Traditional of the same budget."
         )
         yield Finding(sentence if end["guarded"] else "", rows=[row])
 

@@ -1,13 +1,12 @@
 """Rare classes: the errors of rare and of common classes apart, of each strategy."""
 
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 
 from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.titles import argument, task
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import interval, pair_seeds, read_runs, same_budget
+from siftback.lab.records.frame import interval, pair_seeds, read_runs, same_budget, signed_interval
 from siftback.lab.records.run_summary import TRADITIONAL
 
 GROUPS = ("rare", "common")
@@ -37,8 +36,8 @@ def errors(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                     row += [None, None]
                     continue
                 mean, low, high = interval([error - base for error, base in pairs])
-                ends = None if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
-                row += [f"{mean:+.2f}", ends]
+                ends = signed_interval(low, high)
+                row += [f"{mean:+.2f}", ends or None]
                 differences.append(
                     f"{mean:+.2f} points in {kind} classes" + (f" ({ends})" if ends else "")
                 )

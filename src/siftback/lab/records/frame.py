@@ -189,6 +189,15 @@ def interval(
     return mean, mean - half, mean + half
 
 
+def signed_interval(low: float, high: float, digits: int = 2) -> str:
+    """Writes the ends of a difference's `interval`; empty where they are NaN.
+
+    >>> signed_interval(-1.5, 0.25), signed_interval(math.nan, math.nan)
+    ('-1.50 to +0.25', '')
+    """
+    return "" if math.isnan(low) else f"{low:+.{digits}f} to {high:+.{digits}f}"
+
+
 def p_value(differences: Sequence[float]) -> float:
     """Returns the probability of a mean as far from zero as this, if selection had no effect.
 

@@ -17,6 +17,7 @@ from siftback.lab.figures.describe import join_findings
 from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Grid
 from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments
+from siftback.lab.figures.styles import FLAT
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
@@ -90,7 +91,7 @@ def by_budget(cases: Sequence[MethodRatio]) -> list[dict[str, str]]:
 
     def cell(case: MethodRatio) -> str:
         ends = case.experiment.curve.get(case.budget)
-        words = case.words.removesuffix(": undecided")
+        words = FLAT if case.ratio.flat and case.outcome == "undecided" else case.words
         if not ends:
             return words
         return f"{words} ({case.experiment.metric.written(fmean(ends.values()))})"

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.figure import Grid
+from siftback.lab.figures.figure import Grid, format_cell
 from siftback.lab.figures.titles import PLAN
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE
@@ -104,12 +104,8 @@ def rows_of(folder: Path, title: str, *names: str) -> list[dict[str, Any]]:
 def _by_rule(rates: Grid) -> list[dict[str, str]]:
     """Lays out learning rates: a row for each experiment, a column for each method."""
     return pivot(
-        (
-            {"data and model": row["data and model"], "seeds": row["seeds"]},
-            written(row["method"]),
-            f"{row['error or loss at each rate']}; lowest at {row['lowest at']}",
-        )
-        for row in format_rows(rates)
+        ({"data and model": title, "seeds": seeds}, written(method), f"{ends}; lowest at {rate}")
+        for title, method, seeds, ends, rate in (map(format_cell, row) for row in rates.rows)
     )
 
 

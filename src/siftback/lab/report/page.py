@@ -23,7 +23,7 @@ from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
-from siftback.lab.records.frame import in_order, machine_of, read_runs
+from siftback.lab.records.frame import in_order, machine_of, read_runs, signed_interval
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
 from siftback.lab.report.embedding import (
@@ -242,6 +242,4 @@ def format_interval(verdict: Verdict) -> str:
     """Writes the ends of a verdict's interval."""
     if verdict.interval is None:
         return NOT_REACHED
-    low, high = verdict.interval
-    digits = verdict.metric.digits
-    return f"{low:+.{digits}f} to {high:+.{digits}f}"
+    return signed_interval(*verdict.interval, verdict.metric.digits)

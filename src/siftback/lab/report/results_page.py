@@ -23,7 +23,7 @@ from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import counted, listed
-from siftback.lab.records.frame import tally
+from siftback.lab.records.frame import signed_interval, tally
 from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.embedding import read_templates
 from siftback.lab.report.verdict import (
@@ -213,8 +213,8 @@ def _by_method(noisy: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         row = {"data and model": data, "wrong labels": f"{wrong:.0%}"}
         row |= {"seeds": str(ends[0]["seeds"]), "Traditional": ends[0]["baseline"]} | blank
         for end in ends:
-            name, within = written(end["label"]), end["interval"]
-            row[name] = end["difference"] + (f" ({within})" if within else "")
+            name, within = written(end["label"]), signed_interval(*end["interval"])
+            row[name] = f"{end['difference']:+.2f}" + (f" ({within})" if within else "")
             rates = [f"{end[rate]:.2f}" for rate in ("precision", "recall") if end[rate] >= 0]
             if end["guarded"]:
                 row[f"precision / recall of {name}"] = " / ".join(rates)

@@ -1,5 +1,6 @@
 """Every fenced Python block of the README and the docs runs."""
 
+import pkgutil
 import re
 import subprocess
 import sys
@@ -129,6 +130,12 @@ def test_its_links_lead_to_files_and_headings(page):
             headings = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings}
             assert anchor in slugs, f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_names_of_the_package_in_its_text_are_found(page):
+    for name in re.findall(r"`(siftback(?:\.\w+)+)", page.read_text(encoding="utf-8")):
+        pkgutil.resolve_name(name)
 
 
 def methods():

@@ -3,7 +3,7 @@
 With --method selective-backprop a third of each batch is trained on, after a scoring pass. With
 --method memory an epoch has as many batches as without, of passes over half of the examples, drawn
 by their last losses; the others are not even read. MNIST is read from the folder SIFTBACK_DATA or
-../shared/data, or else from the Hugging Face hub; loading it needs pip install siftback[lab,keras].
+../shared/data, or else from the Hugging Face hub; loading it needs the extras lab and keras.
 """
 
 import argparse

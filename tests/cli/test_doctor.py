@@ -8,6 +8,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
+from siftback.installation import command_from
 from siftback.lab.experiments import installation
 
 
@@ -78,7 +79,7 @@ def test_a_release_fits_or_does_not(asked, extra, fits, install):
 )
 def test_an_extra_is_installed_from_where_siftback_is(origin, requirement):
     text = None if origin is None else json.dumps(origin)
-    command = installation.install_command("lab", text)
+    command = command_from("lab", text)
     assert command == f"pip install {requirement}"
     parsed = shlex.split(command)[-1]
     if "@" in parsed or origin is None:

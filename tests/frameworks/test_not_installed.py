@@ -3,14 +3,13 @@
 import subprocess
 import sys
 
+from siftback.installation import install_command
+
 MISSING = {
-    "lightning": ("lightning", ": pip install 'siftback[lightning]'"),
-    "huggingface": (
-        "transformers",
-        " needs transformers and accelerate: pip install 'siftback[huggingface]'",
-    ),
-    "accelerate": ("accelerate", " needs Accelerate: pip install 'siftback[accelerate]'"),
-    "keras": ("keras", " needs Keras 3: pip install 'siftback[keras]'"),
+    "lightning": ("lightning", "Lightning"),
+    "huggingface": ("transformers", "transformers and accelerate"),
+    "accelerate": ("accelerate", "Accelerate"),
+    "keras": ("keras", "Keras 3"),
 }
 CODE = """
 import importlib, sys
@@ -30,4 +29,6 @@ def test_frameworks_that_are_not_installed_are_named_with_their_extras():
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert list(found) == list(MISSING)
     for module, (_, needed) in MISSING.items():
-        assert found[module] == f"siftback.frameworks.{module}{needed}"
+        assert found[module] == (
+            f"siftback.frameworks.{module} needs {needed}: {install_command(module)}"
+        )

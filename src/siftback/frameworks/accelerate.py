@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from siftback.installation import install_command
+
 try:
     from accelerate import Accelerator
     from accelerate.data_loader import DataLoaderAdapter, DataLoaderStateMixin
@@ -22,7 +24,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "accelerate":
         raise
     raise ImportError(
-        "siftback.frameworks.accelerate needs Accelerate: pip install 'siftback[accelerate]'"
+        f"siftback.frameworks.accelerate needs Accelerate: {install_command('accelerate')}"
     ) from error
 
 from siftback.batches.order import is_plain, is_trackable, sampler_of, with_attributes

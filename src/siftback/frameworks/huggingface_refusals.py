@@ -16,6 +16,7 @@ from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.frameworks.huggingface_weights import weighted_losses, weighted_mean
 from siftback.frameworks.trained_loss import LossPair, ranks_alike
+from siftback.installation import install_command
 from siftback.losses.sequences import Head, find_head, sequence_losses, summed_losses
 from siftback.probing.probe import probe
 from siftback.rules.rule import EpochRule, checked_rule
@@ -28,7 +29,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "siftback.frameworks.huggingface needs transformers and accelerate: "
-        "pip install 'siftback[huggingface]'"
+        + install_command("huggingface")
     ) from error
 
 Method = Literal["two_pass", "single_pass", "auto"]

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from siftback.installation import install_command
+
 try:
     import keras
 except ModuleNotFoundError as error:
     if error.name != "keras":  # such as the package of another backend
         raise
     raise ImportError(
-        "siftback.frameworks.keras needs Keras 3: pip install 'siftback[keras]'"
+        f"siftback.frameworks.keras needs Keras 3: {install_command('keras')}"
     ) from error
 
 from siftback.arguments import check_integer

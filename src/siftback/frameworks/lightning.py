@@ -1,6 +1,6 @@
 """Selection inside Lightning: within a step, by a callback; before reading, by a data module.
 
-Needs ``pip install "siftback[lightning]"``.
+Needs the extra ``lightning``.
 """
 
 import copy
@@ -19,6 +19,7 @@ from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
 from siftback.frameworks.step_selection import AT_ONCE, StepSelection, count_schedule, rank_seed
 from siftback.frameworks.training_step import TrainingStep
+from siftback.installation import install_command
 from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
@@ -35,7 +36,9 @@ try:
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
     from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError as error:
-    raise ImportError("siftback.frameworks.lightning: pip install 'siftback[lightning]'") from error
+    raise ImportError(
+        f"siftback.frameworks.lightning needs Lightning: {install_command('lightning')}"
+    ) from error
 
 __all__ = ["SelectiveCallback", "SelectiveDataModule"]
 

@@ -1,5 +1,6 @@
 """Evaluations as TensorBoard reads them."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from siftback.errors import ConfigError
+from siftback.installation import install_command
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import TENSORBOARD, Reporter, TensorBoardReporter
@@ -46,5 +48,5 @@ def test_without_the_package_it_says_what_to_install(
 ) -> None:
     for name in ("tensorboard", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=r"pip install \"siftback\[tensorboard\]\""):
+    with pytest.raises(ConfigError, match=re.escape(install_command("tensorboard"))):
         TensorBoardReporter(Console(), tmp_path)

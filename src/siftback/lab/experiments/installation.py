@@ -1,24 +1,21 @@
 """The installation: packages, devices, threads and data sets at hand."""
 
-import json
 import os
 import re
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import torch
 from packaging.requirements import Requirement
 
+from siftback.installation import install_command
 from siftback.lab.data.load import NAMES
 from siftback.lab.data.tables import local_folder
 from siftback.lab.records.environment import environment
 
 _SELF = "siftback"
-_ORIGIN = "direct_url.json"
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 _NOT_FOR_USERS = ("dev", "docs")
 
@@ -50,32 +47,7 @@ class Package:
         """The command that installs it."""
         if not self.extra:
             return f'pip install "{self.name}{self.needed}"'
-        return install_command(self.extra, metadata.distribution(_SELF).read_text(_ORIGIN))
-
-
-def install_command(extra: str, origin: str | None) -> str:
-    """Returns the command that installs an extra from where Siftback was installed from.
-
-    Args:
-        extra: The extra.
-        origin: The text of ``direct_url.json``, which pip and uv write beside what they install
-            from elsewhere than an index (PEP 610); None where they wrote none.
-
-    >>> install_command("lab", None)
-    'pip install "siftback[lab]"'
-    >>> install_command("lab", '{"url": "file:///code/siftback", "dir_info": {"editable": true}}')
-    'pip install -e "/code/siftback[lab]"'
-    """
-    if origin is None:
-        return f'pip install "{_SELF}[{extra}]"'
-    source = json.loads(origin)
-    if "dir_info" in source:
-        option = "-e " if source["dir_info"].get("editable") else ""
-        return f'pip install {option}"{url2pathname(urlsplit(source["url"]).path)}[{extra}]"'
-    url = source["url"]
-    if "vcs_info" in source:
-        url = f"{source['vcs_info']['vcs']}+{url}@{source['vcs_info']['commit_id']}"
-    return f'pip install "{_SELF}[{extra}] @ {url}"'
+        return install_command(self.extra)
 
 
 def packages() -> list[Package]:

@@ -14,6 +14,7 @@ from rich.console import Group
 from torch import Tensor
 
 from siftback.errors import ConfigError
+from siftback.installation import install_command
 from siftback.lab.records.columns import read_columns, write_columns
 from siftback.lab.records.formatting import NOT_REACHED, fact
 from siftback.lab.records.run_summary import RECORDS
@@ -59,8 +60,8 @@ def read_run(path: Path) -> pd.DataFrame:
         from cleanlab.filter import find_label_issues
     except ImportError:
         raise ConfigError(
-            "cleanlab is not installed, beside which suspects are judged: pip install "
-            '"siftback[noise]"'
+            "cleanlab is not installed, beside which suspects are judged: "
+            + install_command("noise")
         ) from None
     table, _ = read_columns(path, WRITER)
     frame = table.to_pandas()

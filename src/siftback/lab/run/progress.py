@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from siftback.errors import ConfigError
+from siftback.installation import install_command
 from siftback.lab.records.formatting import readable_duration
 from siftback.lab.records.run_summary import METRICS, Evaluation, RunSummary, run_label
 from siftback.lab.settings import Run
@@ -174,7 +175,7 @@ class TensorBoardReporter(ConsoleReporter):
         except ImportError:
             raise ConfigError(
                 "--tensorboard needs the package of that name: "
-                'pip install "siftback[tensorboard]", or leave it out'
+                f"{install_command('tensorboard')}, or leave it out"
             ) from None
         self._folder, self._writer_class = folder, SummaryWriter
 

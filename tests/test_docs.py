@@ -12,7 +12,7 @@ import pytest
 
 import siftback
 import siftback.contrib
-from siftback.lab.strategies.table import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES, call_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -146,13 +146,21 @@ def methods():
     for row in rows[: next(n for n, line in enumerate(rows) if not line)]:
         cells = [cell.strip() for cell in row.split("|")]
         assert len(cells) == width, row
-        yield re.match("`([a-z0-9-]+)`", cells[1])[1], cells
+        yield next(name for name in re.findall("`(.+?)`", cells[1]) if name in STRATEGIES), cells
 
 
 def test_every_strategy_is_in_the_table_of_methods_with_its_cost():
     costs = {name: cells[7] for name, cells in methods()}
     assert costs == {name: str(strategy.cost) for name, strategy in STRATEGIES.items()}
     assert list(costs) == list(STRATEGIES)
+
+
+def test_a_method_that_is_a_call_begins_with_it():
+    for name, cells in methods():
+        first = call_of(STRATEGIES[name]) or (
+            "Stale(keep=s, every=n)" if name == "stale-sb" else name
+        )
+        assert cells[1].startswith(f"`{first}`")
 
 
 def test_every_class_in_the_table_of_methods_is_public():

@@ -18,6 +18,7 @@ from siftback.lab.report.results_page import (
     written,
 )
 from siftback.lab.report.verdict import Verdict, difference_of, verdicts
+from siftback.lab.strategies.table import call_of, find_strategy
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = "results.md"
@@ -66,7 +67,7 @@ def in_brief(names: Sequence[str]) -> str:
             worth = [f"{row['budget ratio']} on {row['data and model']}" for row in rows]
             found.append(f"budget ratio {', '.join(worth)}")
         if found:
-            lines.append(f"`{name}`: {'; '.join(found)}")
+            lines.append(f"{_call(name)}: {'; '.join(found)}")
     return "<br>".join(lines) or "no comparison recorded yet"
 
 
@@ -93,7 +94,7 @@ def _differences(names: Sequence[str]) -> list[dict[str, str]]:
     sets = dict.fromkeys(one.data for one in found)
     rows: dict[str, dict[str, str]] = {}
     for one in found:
-        empty = {"strategy": f"`{one.strategy}`"} | dict.fromkeys(sets, "")
+        empty = {"method": _call(one.strategy)} | dict.fromkeys(sets, "")
         rows.setdefault(one.strategy, empty)[one.data] = _brief(one)
     return list(rows.values())
 
@@ -129,12 +130,17 @@ def _wrong_labels(names: Sequence[str]) -> list[dict[str, str]]:
     ]
 
 
+def _call(name: str) -> str:
+    """Returns the call that a strategy is, s being the share to keep, or else its name."""
+    return f"`{call_of(find_strategy(name)) or name}`"
+
+
 def _known(name: str) -> bool:
     return bool(_differences([name]) or _ratios([name]) or _wrong_labels([name]))
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+    return ", ".join(map(_call, names))
 
 
 @functools.cache

@@ -9,6 +9,8 @@ from siftback.probing.agreement import Agreement
 from siftback.probing.costs import Seconds, cost_rows
 
 MEMORY_CALL = "Write SelectiveLoader(loader, memory=Memory(keep=0.33))"
+SB_CALL = "SelectiveLoader(loader, model, loss_fn, keep=0.33)"
+SINGLE_PASS_CALL = "SinglePass(model, loss_fn, keep=0.33, steps_per_epoch=len(loader))"
 KEEPS = [1 / 2, 1 / 3, 1 / 4]
 PARTS = Seconds(
     loading=0.2,
@@ -88,10 +90,10 @@ def test_choosing_before_reading_comes_first_and_the_fastest_scores_after():
     found = Found(PARTS)
     assert found.advice == Advice("sb-memory", 1 / 3, None, "sb")
     assert found.line.startswith(MEMORY_CALL)
-    assert "To score every batch, use sb, the fastest" in found.text
+    assert f"To score every batch, use {SB_CALL}, the fastest" in found.text
     single = Found(replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}))
     assert single.advice.alternative == "sb-single-pass"
-    assert "To score every batch, use sb-single-pass, the fastest" in single.text
+    assert f"To score every batch, use {SINGLE_PASS_CALL}, the fastest" in single.text
     assert "A single pass traces the model once, which took 4.2 s." in single.text
     assert "traces" not in found.text
 
@@ -99,8 +101,8 @@ def test_choosing_before_reading_comes_first_and_the_fastest_scores_after():
 def test_where_everything_is_read_scores_come_first_and_the_text_says_what_would_save_reading():
     found = Found(replace(PARTS, reads_chosen_only=False))
     assert found.advice == Advice("sb", 1 / 3, None, "sb")
-    assert found.line.startswith("Write SelectiveLoader(loader, model, loss_fn, keep=0.33): it")
-    assert found.text.startswith("Try sb, the fastest")
+    assert found.line.startswith(f"Write {SB_CALL}: it")
+    assert found.text.startswith(f"Try {SB_CALL}, the fastest")
     assert "Over a map-style data set, Memory() would choose before reading" in found.text
 
 
@@ -125,8 +127,7 @@ def test_the_line_names_the_call_of_each_strategy():
     single = Found(
         replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}, reads_chosen_only=False)
     )
-    call = "Write SinglePass(model, loss_fn, keep=0.33, steps_per_epoch=len(loader)): it saves "
-    assert single.line.startswith(call)
+    assert single.line.startswith(f"Write {SINGLE_PASS_CALL}: it saves ")
     cheap = replace(PARTS, scores={"sb": 0.9, "sb-cheap": 0.1}, reads_chosen_only=False)
     by_scorer = Found(cheap, {"sb-cheap": Agreement(100, 0.95, ())})
     assert "keep=0.33, scorer=cheap): it saves " in by_scorer.line

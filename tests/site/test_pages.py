@@ -91,7 +91,7 @@ def test_a_verdict_has_its_numbers_from_the_page_of_results(hook):
     for number in re.findall(r"[+-]\d+\.\d+ ± \d+\.\d+", told):
         assert number in page
     assert "**" not in told
-    assert "`sb`: " in verdicts.in_brief(["sb"])
+    assert "`SelectiveLoader(..., keep=s)`: " in verdicts.in_brief(["sb"])
 
 
 def rows_of(page):

@@ -40,7 +40,7 @@ def probe_command(
         seconds: How long to take.
         forecast: Train a warm-up too, and say what Memory is expected to be worth.
     """
-    from siftback.lab.experiments.probe_run import probe_report, probe_settings
+    from siftback.lab.experiments.probe_run import probe_report, probe_settings, with_scorers
     from siftback.lab.experiments.warm_up import warm_up
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
@@ -56,7 +56,7 @@ def probe_command(
     if json:
         typer.echo(result.to_json())
     else:
-        typer.echo(result.answer)  # in a line, however narrow the terminal is
+        typer.echo(with_scorers(result.answer))  # in a line, however narrow the terminal is
         Console().print(probe_report(result, f"{settings.model_name} on {settings.data}"))
 
 

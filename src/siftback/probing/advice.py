@@ -138,12 +138,16 @@ def advice_line(
             scores_share=seconds.scores[SB] / seconds.training,
         )
         return f"Selection does not pay here: {reason}."
-    call = _CALLS.get(advice.strategy, _CALL_BY_SCORER)
+    call = _call_of(advice.strategy, advice.keep)
     row = next(r for r in rows if (r.strategy, r.keep) == (advice.strategy, advice.keep))
-    call = call.format(keep=advice.keep, scorer=advice.strategy.removeprefix("sb-"))
     saved = {"training": 1 - 1 / row.training, "epoch": 1 - 1 / row.measured}
     text = _OF_A_PASS if advice.strategy == MEMORY else _SAVES
     return text.format(call=call, epochs=epochs, **saved)
+
+
+def _call_of(strategy: str, keep: float) -> str:
+    call = _CALLS.get(strategy, _CALL_BY_SCORER)
+    return call.format(keep=keep, scorer=strategy.removeprefix("sb-"))
 
 
 _MEMORY_FIRST = (
@@ -173,7 +177,7 @@ _REASONS = {
     ),
 }
 _ALTERNATIVE = (
-    "{start} {best.strategy}, the fastest with scores that are exact or agree with the exact ones: "
+    "{start} {call}, the fastest with scores that are exact or agree with the exact ones: "
     "at keep {keep:.2f} an epoch is {best.measured:.2f} times as fast"
 )
 _TRACING = "A single pass traces the model once, which took {seconds:.1f} s."
@@ -223,7 +227,8 @@ def advice_details(
     if advice.alternative is not None:
         best = by_strategy[advice.alternative]
         start = "Try" if advice.strategy == best.strategy else "To score every batch, use"
-        text = _ALTERNATIVE.format(start=start, best=best, keep=advice.keep)
+        call = _call_of(advice.alternative, advice.keep)
+        text = _ALTERNATIVE.format(start=start, call=call, best=best, keep=advice.keep)
         below = best.break_even or 1.0
         sentences.append(text + (f", and it pays below keep {below:.2f}." if below < 1 else "."))
     if seconds_compiling is not None and SINGLE_PASS in (advice.strategy, advice.alternative):

@@ -41,9 +41,17 @@ def test_tables_say_the_same_and_what_to_do(
     before = torch.get_num_threads()
     assert call(monkeypatch, *QUICK, "--precision", "bf16", "--threads", str(before)) == 0
     printed = capsys.readouterr().out
-    for said in ("cnn-4 on digits", "keep 0.33", "break-even", "scores of sb", "compiling once"):
+    for said in (
+        "cnn-4 on digits",
+        "keep 0.33",
+        "break-even",
+        "scores of Fresh()",
+        "compiling once",
+    ):
         assert said in printed
-    assert "sb-bf16" not in printed  # the exact scores are of that type already
+    assert "Memory(keep=s)" in printed
+    assert "sb-memory" not in printed
+    assert "Reduced" not in printed  # the exact scores are of that type already
     first, *details = printed.splitlines()
     assert first.startswith(("Write Sel", "Write SinglePass(", "Selection does not pay here: "))
     assert first.endswith(".")  # in one line, though this terminal has 80 columns

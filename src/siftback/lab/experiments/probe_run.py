@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ from siftback.lab.forward import (
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.table import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES, call_of, find_strategy
 
 SEED = 0
 
@@ -109,14 +110,32 @@ def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
     }
 
 
+def scorer_name(name: str) -> str:
+    """Returns the call that a scorer of a probe is, or its name where there is no single one.
+
+    >>> scorer_name("sb"), scorer_name("sb-bf16"), scorer_name("sb-proxy")
+    ('Fresh()', 'Reduced("bf16")', 'proxy')
+    """
+    if name == "sb":
+        return "Fresh()"
+    library = STRATEGIES[name].library if name in STRATEGIES else ""
+    return library.partition("scorer=")[2].removesuffix(")") or name.removeprefix("sb-")
+
+
+def with_scorers(text: str) -> str:
+    """Returns a probe's sentences with the calls that its scorers are."""
+    return re.sub(r"(?<=scorer=)\w+", lambda name: scorer_name(f"sb-{name[0]}"), text)
+
+
 def probe_report(result: ProbeResult, title: str) -> Group:
     """Returns what ``siftback probe`` prints below the answer: its reasons, and the tables."""
-    tables: list[Any] = [*result.details, "", speed_up_table(result, title)]
+    details = (with_scorers(sentence) for sentence in result.details)
+    tables: list[Any] = [*details, "", speed_up_table(result, title)]
     tables += ["", seconds_table(result)]
     if result.agreement:
         tables += ["", agreement_table(result)]
     for name, reason in result.failures.items():
-        tables += ["", f"{name} could not be measured: {reason}"]
+        tables += ["", f"{scorer_name(name)} could not be measured: {reason}"]
     return Group(*tables)
 
 
@@ -124,7 +143,11 @@ def speed_up_table(result: ProbeResult, title: str) -> Table:
     """Returns the speed-ups of each strategy as a table, with a column for each share."""
     lines: dict[str, dict[str, str]] = {}
     for row in result.rows[1:]:
-        cells = lines.setdefault(row.strategy, {"strategy": row.strategy})
+        # A probe's Stale-SB has a scoring pass every third epoch, as in its paper.
+        name = "stale-sb-3" if row.strategy == "stale-sb" else row.strategy
+        is_scorer = name in result.seconds.scores
+        call = scorer_name(name) if is_scorer else call_of(find_strategy(name))
+        cells = lines.setdefault(row.strategy, {"call": call.removeprefix("contrib.")})
         cells[f"keep {row.keep:.2f}"] = f"{row.measured:.2f}/{row.ideal:.2f}/{row.training:.2f}"
     for row in result.rows[1:]:
         even = row.break_even
@@ -132,7 +155,8 @@ def speed_up_table(result: ProbeResult, title: str) -> Table:
     caption = (
         "Speed over Traditional: of an epoch that selects, loading included / what its forwards "
         f"and backwards alone would give / of a training of {result.epochs} epochs, the first on "
-        "everything. An epoch pays below the last column's share kept."
+        "everything. An epoch pays below the last column's share kept. s is the share kept; a "
+        "scorer stands for SelectiveLoader(..., keep=s, scorer=...)."
     )
     return terminal([*lines.values()], title=title, caption=caption)
 
@@ -150,8 +174,10 @@ def seconds_table(result: ProbeResult) -> Table:
         "memory: drawing": seconds.drawing,
         "memory: recording": seconds.recording,
     }
-    steps |= {f"scores of {name}": taken for name, taken in seconds.scores.items()}
-    steps |= {f"{name} after a step": s for name, s in seconds.refreshes.items() if s > 1e-4}
+    steps |= {f"scores of {scorer_name(name)}": taken for name, taken in seconds.scores.items()}
+    steps |= {
+        f"{scorer_name(name)} after a step": s for name, s in seconds.refreshes.items() if s > 1e-4
+    }
     steps |= {f"single pass, keep {k:.2f}": taken for k, taken in seconds.single_pass.items()}
     if result.seconds_compiling is not None:
         steps["single pass, compiling once"] = result.seconds_compiling
@@ -172,7 +198,7 @@ def agreement_table(result: ProbeResult) -> Table:
         cells = {
             f"keep {o.keep:.2f}": f"{o.top:.2f} / {o.selected:.2f}" for o in agreement.overlaps
         }
-        rows.append({"scorer": name, "rank correlation": written} | cells)
+        rows.append({"scorer": scorer_name(name), "rank correlation": written} | cells)
     caption = (
         "For each share kept: the top scores in common / the selections in common, both with the "
         "same random numbers; a random choice gives the share kept."

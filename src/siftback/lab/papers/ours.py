@@ -25,6 +25,7 @@ from siftback.lab.records.frame import (
     speedups,
 )
 from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.strategies.table import library_name
 
 Comparisons = Sequence[Comparison]
 
@@ -154,7 +155,8 @@ def pareto(comparisons: Comparisons) -> str:
 def variances(comparisons: Comparisons) -> str:
     """Returns figure 15's mean variance of an example's probability of selection, by strategy."""
     (spread,) = _series("fig15", comparisons, "epoch", panel=-1).values()
-    return ", ".join(f"{x} {y:.3f}" for x, y in zip(spread.x, spread.y, strict=True))
+    names = [library_name(str(label)) for label in spread.x]
+    return ", ".join(f"{name} {y:.3f}" for name, y in zip(names, spread.y, strict=True))
 
 
 def passes(comparisons: Comparisons) -> str:

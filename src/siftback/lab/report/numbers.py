@@ -7,6 +7,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import MeanAndSpread, mean_and_spread, read_runs, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.report.verdict import Verdict, verdicts
+from siftback.lab.strategies.table import library_name
 
 _COUNTED = (
     "keep_measured",
@@ -70,7 +71,7 @@ def verdict_numbers(verdict: Verdict) -> dict[str, Any]:
         "seconds_over_baseline": verdict.seconds,
         "difference_from_full_training": _spread(verdict.whole_error),
         "cost_over_full_training": verdict.whole_cost,
-        "sentence": verdict.sentence,
+        "sentence": verdict.told(library_name(verdict.label), library_name(TRADITIONAL)),
     }
 
 

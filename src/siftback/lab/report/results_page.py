@@ -117,8 +117,8 @@ def write_from_template(
 def written(label: str) -> str:
     """Returns a configuration as a page has it: the library's call as code, or its label.
 
-    >>> written("sb-memory-default 0.5"), written("topk 0.5")
-    ('`Memory()`', 'topk 0.5')
+    >>> written("sb-memory-default 0.5"), written("rho 0.5")
+    ('`Memory()`', 'rho 0.5')
     """
     name = library_name(label)
     return f"`{name}`" if name.endswith(")") else name

@@ -161,16 +161,21 @@ _ROWS = (
              library="Memory(tail=Epochs(0), balance=labels)"),
     Strategy("sb-ewma",
              "as stale-sb, but by an average of past losses, those of training among them",
-             _STALE, BeforeReading, _refreshed(Ewma)),
+             _STALE, BeforeReading, _refreshed(Ewma),
+             library="contrib.Ewma(keep={keep:g})"),
     Strategy("sb-gp", "as sb-ewma, but by the prediction of a Gaussian process over epochs",
-             _STALE, BeforeReading, _refreshed(GaussianProcess)),
+             _STALE, BeforeReading, _refreshed(GaussianProcess),
+             library="contrib.GaussianProcess(keep={keep:g})"),
     Strategy("sb-bf16", "as sb, its passes in bfloat16", _CHEAP, AfterReading, _percentile,
-             lambda *_: siftback.Reduced("bf16", channels_last=True)),
+             lambda *_: siftback.Reduced("bf16", channels_last=True),
+             library='SelectiveLoader(..., keep={keep:g}, scorer=Reduced("bf16"))'),
     Strategy("sb-int8", "as sb, its passes in eight-bit integers", _CHEAP, AfterReading,
-             _percentile, lambda *_: Int8(channels_last=True), kinds=_IMAGES),
+             _percentile, lambda *_: Int8(channels_last=True), kinds=_IMAGES,
+             library="SelectiveLoader(..., keep={keep:g}, scorer=contrib.Int8())"),
     Strategy("sb-small", "as sb, its passes on images of half the side", _CHEAP, AfterReading,
              _percentile, lambda settings, *_: Downsampled(2, fresh_scorer(settings)),
-             kinds=_IMAGES),
+             kinds=_IMAGES,
+             library="SelectiveLoader(..., keep={keep:g}, scorer=contrib.Downsampled())"),
     Strategy("sb-proxy", "as sb, its passes with a smaller model that is trained alongside",
              IdealCost(3, offered=1, cheap_scores=True, proxy=3), AfterReading, _percentile,
              lambda settings, data, _: proxy_scorer(settings, data), kinds=_IMAGES),
@@ -238,7 +243,8 @@ _ROWS = (
              library="EVOS(keep={keep:g})"),
     Strategy("el2n", "pruned once: the examples of the highest EL2N scores, every epoch",
              IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
-             warmup=_AT_ONCE, kinds=_LABELLED),
+             warmup=_AT_ONCE, kinds=_LABELLED,
+             library="pruning.prune(el2n(models, dataset), drop={left_out:g})"),
     Strategy("diet-sb",
              f"Diet-SB: the {DIET_SHARE:.0%} of lowest EL2N scores pruned once, then sb on the "
              "others",
@@ -248,13 +254,17 @@ _ROWS = (
              AfterReading, _uniform, prior="el2n", drop=_diet, kinds=_LABELLED),
     Strategy("kath18",
              "importance sampling by the loss once its variance reduction pays, not reweighted",
-             _SCORED, AfterReading, lambda keep, _: siftback.Kath18(keep=keep, reweight=False)),
+             _SCORED, AfterReading, lambda keep, _: siftback.Kath18(keep=keep, reweight=False),
+             library="Kath18(keep={keep:g}, reweight=False)"),
     Strategy("kath18-bound",
              "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
              _SCORED, AfterReading, _selector(siftback.Kath18),
              lambda settings, *_: siftback.GradientBound(
-                 autocast=autocast_of(settings), compile=settings.compile)),
-    Strategy("topk", "the highest losses of each batch", _SCORED, AfterReading, _topk),
+                 autocast=autocast_of(settings), compile=settings.compile),
+             library="SelectiveLoader(..., selector=Kath18(keep={keep:g}), "
+                     "scorer=GradientBound())"),
+    Strategy("topk", "the highest losses of each batch", _SCORED, AfterReading, _topk,
+             library="TopK(keep={keep:g})"),
     Strategy("rho",
              "RHO-LOSS: the highest losses less those of a model that was trained on other "
              "examples",
@@ -262,9 +272,11 @@ _ROWS = (
              _irreducible,
              prior="irreducible"),
     Strategy("soft-topk", "the highest of the losses of each batch plus noise", _SCORED,
-             AfterReading, _selector(siftback.SoftTopK)),
+             AfterReading, _selector(siftback.SoftTopK),
+             library="SoftTopK(keep={keep:g})"),
     Strategy("in-batch", "exactly k of each batch, by the rank of the loss within it", _SCORED,
-             AfterReading, _selector(siftback.InBatchRank)),
+             AfterReading, _selector(siftback.InBatchRank),
+             library="InBatchRank(keep={keep:g})"),
     Strategy("token-loss",
              "the tokens of the highest losses of each batch; only the head leaves the others out",
              _TOKENS, TokenBatches, tokens="loss", kinds=_LANGUAGE),
@@ -413,8 +425,8 @@ def library_name(label: str) -> str:
     Returns:
         The call; the label where there is no single one, and for strategies of other releases.
 
-    >>> [library_name(label) for label in ("sb-memory 0.55", "sb-memory-default 0.5", "topk 0.5")]
-    ['Memory(keep=0.55)', 'Memory()', 'topk 0.5']
+    >>> [library_name(label) for label in ("sb-memory 0.55", "sb-memory-default 0.5", "rho 0.5")]
+    ['Memory(keep=0.55)', 'Memory()', 'rho 0.5']
     >>> library_name("traditional"), library_name("infobatch 0.25"), library_name("stale-sb-5 0.5")
     ('plain training', 'InfoBatch(ratio=0.75)', 'Stale(keep=0.5, every=5)')
     >>> library_name("matched to rs2 0.5")

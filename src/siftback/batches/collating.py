@@ -67,7 +67,7 @@ class TestedCollate:
         return Reordered(batch) if reorders else batch
 
     def _of_reversed(self, examples: list[Any]) -> Any:
-        """The batch of the examples in reverse; None where that cannot be had."""
+        """The batch of the examples in reverse; None where there is none."""
         try:
             copies = copy.deepcopy(list(reversed(examples)))
             with undisturbed(self.function):

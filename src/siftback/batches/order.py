@@ -227,7 +227,7 @@ def keeps_order(loader: object) -> bool:
 
 
 def with_order(loader: "DataLoader[Any]", batches: TrackedBatches) -> Any:
-    """The same loader, but for which examples its batches have.
+    """The same loader, except for the examples that its batches have.
 
     Workers, pinning, collating and whatever else a subclass has stay as they are.
 

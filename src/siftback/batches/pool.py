@@ -259,7 +259,7 @@ class Pool:
         return Batch(data, size, device)
 
     def _size_before_last(self, pooled: int) -> int:
-        """Returns the size of a batch after which a single row of so many would be left."""
+        """Returns the size of a batch after which a single row of ``pooled`` would be left."""
         size = self.batch_size
         if size == 2:
             return 3
@@ -353,7 +353,7 @@ class PoolTrial:
 
 
 def _batch_check(count: int, weighted: bool, indexed: bool) -> Check:
-    """Returns a check for a batch of so many examples, with their weights and indices if any."""
+    """Returns a check for a batch of ``count`` examples, with their weights and indices if any."""
     weights = tensor(torch.float32, count, least=0, finite=True)
     indices = tensor(torch.int64, count) if indexed else nothing
 

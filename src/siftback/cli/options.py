@@ -261,7 +261,7 @@ def settings_of(values: dict[str, Any]) -> Settings:
 def use_threads(
     threads: int | None, work: Callable[[], float], resumed: Iterable[Path] = ()
 ) -> None:
-    """Has torch compute with so many threads, and says how many where none were asked for.
+    """Has torch compute with this many threads, and says how many where none were asked for.
 
     Args:
         threads: The number that was asked for; None chooses.

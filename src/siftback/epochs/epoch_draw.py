@@ -579,7 +579,7 @@ class EpochDraw:
                 raise_damaged("EpochDraw.passes", places, "passes that follow each other")
 
     def _check_pass(self, name: str, value: Any, most: int) -> None:
-        """Checks the state of a pass over at most so many examples."""
+        """Checks the state of a pass over at most ``most`` examples."""
         place = integer(-_MOST, _MOST)
         checks = {
             "number": integer(),

@@ -481,7 +481,7 @@ class LossOfEach:
         self._name, self._reduction = resolved.name, resolved.reduction
         if type(resolved).__call__ is not keras.losses.Loss.__call__:
             raise LossError(
-                f"the loss {self._name} overrides __call__, so that it cannot be had for each "
+                f"the loss {self._name} overrides __call__, so that it cannot be computed for each "
                 "example: override call(y_true, y_pred), which gives one loss per example"
             )
         # Keras's own copy() would write the loss to a file.

@@ -162,7 +162,7 @@ class Settings:
     epochs: Annotated[float | None,
         f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.", _POSITIVE] = None
     budget: Annotated[float | None,
-        "In place of --epochs: train until forwards and backwards cost as much as so many epochs "
+        "In place of --epochs: train until forwards and backwards cost as much as this many epochs "
         "of Traditional, the fairest comparison.", _POSITIVE] = None
     cost_budget: Annotated[float | None,
         "The same in forwards of one example. Beside --epochs, training may end early.",
@@ -189,7 +189,7 @@ class Settings:
     cutout: Annotated[int,
         "Side of the square cut out of each image, in pixels.", f"[0, {2**31 - 1}]"] = 0
     train_limit: Annotated[int | None,
-        "Train on a fixed, class-balanced subset of so many examples.", _COUNT] = None
+        "Train on a fixed, class-balanced subset of this many examples.", _COUNT] = None
     max_tokens: Annotated[int | None,
         "Where texts are cut, and how long windows of text are; by default the data's.",
         f"[2, {2**31 - 1}]"] = None
@@ -221,10 +221,10 @@ class Settings:
         "What to record at each test besides, its time apart, separated by commas: "
         "losses,gradients,confidence."] = ""
     validation: Annotated[int | None,
-        "Test on so many held-out training examples, to choose settings by.", _COUNT] = None
+        "Test on this many held-out training examples, to choose settings by.", _COUNT] = None
     flip: Annotated[float, "Share of the training labels to make wrong.", "[0, 1]"] = 0.0
     rare: Annotated[int,
-        "Leave 1 of so many training examples of the first three in ten classes; 1 leaves all.",
+        "Leave 1 of this many training examples of the first three in ten classes; 1 leaves all.",
         _COUNT] = 1
     stale_every: Annotated[int, "Epochs between stale-sb's selection passes.", _COUNT] = 3
     floor: Annotated[float, "Least probability of an example in Memory.", _SHARE] = 0.1

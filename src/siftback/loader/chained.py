@@ -75,7 +75,7 @@ class ChainedSource:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all batches of this epoch were given, though nobody asked for more."""
+        """Whether all batches of this epoch were given, though no more were asked for."""
         return self.is_complete if self.chains else self.source.is_exhausted
 
     @property

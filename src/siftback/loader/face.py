@@ -517,7 +517,7 @@ class SelectiveLoader:
 
     @property
     def lr_scale(self) -> float:
-        """Factor of the learning rate in this epoch: 1 but for `Kakurenbo`."""
+        """Factor of the learning rate in this epoch: 1 except for `Kakurenbo`."""
         return self._pipeline.lr_scale
 
     @property

@@ -441,7 +441,7 @@ def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
     if not shape:
         return LossError(
             'the loss is reduced to one number: compute it with reduction="none", one loss per '
-            "example; or, where they cannot be had, give reduced=True"
+            "example; or, where they cannot be computed, give reduced=True"
         )
     return LossError(
         f"the losses have shape {shape}: give one loss per example, averaged over the other "

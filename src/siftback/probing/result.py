@@ -99,7 +99,7 @@ class ProbeResult:
         Args:
             keep: A share that was measured.
             steps: Steps of the training, which share the time that the single pass takes once to
-                trace the model; by default so many that it counts for nothing.
+                trace the model; by default that time counts for nothing.
 
         Returns:
             "single_pass" if it takes at least a tenth less time, or, where training steps varied

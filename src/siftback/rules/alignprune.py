@@ -63,8 +63,8 @@ class AlignPrune(EpochRule):
     below the mean, in forwards (1) and backwards (2): ``3 (1 - r b)``. Examples are drawn
     independently, so their number is not known in advance.
 
-    The paper itself could not be read, but a summary of it and its reviews; its code could not be
-    had. The paper's reference is a small set with labels known to be right, forwarded apart. Here
+    The paper itself could not be read, but a summary of it and its reviews; its code was not
+    found. The paper's reference is a small set with labels known to be right, forwarded apart. Here
     it is the mean over examples of the training set, in each pass over those that were trained on:
     all by default, or those of ``reference``. An example with fewer than three losses within the
     window, or equal ones, is trained on: our reading, as is that r and the last epochs on

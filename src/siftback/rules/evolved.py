@@ -46,7 +46,7 @@ class EvolvedSampling(EpochRule):
     loss of training updates the two averages of its example, see `decoupled_averages`, and exactly
     ``round(keep * N)`` of N examples are drawn with probability::
 
-        pi = min(1, c * w),    c such that so many are drawn
+        pi = min(1, c * w),    c such that this many are drawn
 
     The slow average is 1/N at first, as in the paper. Examples without a loss are drawn first.
     Ideal cost per example of an epoch with share s kept, in forwards (1) and backwards (2): 3s.

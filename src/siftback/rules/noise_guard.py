@@ -17,7 +17,7 @@ from siftback.tensor_arguments import check_rows
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32
 _NEAR, _TOLERANCE = 32, 1e-2  # nodes of a graph to look at; of losses, in half precision too
-_REGAINED, _ENOUGH = 0.2, 30  # share that releases the suspects; of at least so many visits
+_REGAINED, _ENOUGH = 0.2, 30  # share that releases the suspects; of at least this many visits
 
 
 def label_doubt(losses: Tensor, confidence: float, classes: int) -> Tensor:

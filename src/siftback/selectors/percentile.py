@@ -22,7 +22,7 @@ from siftback.selectors.selection import (
 from siftback.state import Check, Stateful, tensor
 
 _LONG = 1 << 14  # losses that are quickly sorted
-_MANY = 1 << 20  # float32 tells shares of so many apart, and is searched quickly in any order
+_MANY = 1 << 20  # float32 tells shares of this many apart, and is searched quickly in any order
 _WORN = 16  # one loss in this many is exchanged before a long window is sorted again
 
 
@@ -312,7 +312,7 @@ class Percentile(ShareSelector):
         if keep is not None:
             super().__init__(keep=keep)
         elif beta is not None:
-            # Not by `set_keep`: an infinite exponent, but for rounding, keeps the floor alone.
+            # Not by `set_keep`: an infinite exponent keeps, except for rounding, the floor alone.
             self.keep = self._first_keep = keep_of_beta(beta, self.floor)
             self.beta = float(beta)
         self.history = LossHistory(history)

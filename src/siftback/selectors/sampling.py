@@ -25,7 +25,7 @@ def count_of(keep: float, size: int) -> int:
 
 
 def precise(values: Tensor) -> Tensor:
-    """Returns values in float64 if they are so many that sums of float32 would lose some of them.
+    """Returns values in float64 where sums of float32 would lose some of them.
 
     >>> precise(torch.ones(3)).dtype, precise(torch.ones(1 << 17)).dtype
     (torch.float32, torch.float64)

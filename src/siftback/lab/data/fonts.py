@@ -44,7 +44,7 @@ VARIANTS = 16
 
 HEIGHTS = (17, 27)  # of a digit, in pixels
 PATCH = 80  # a digit in the middle of it can be shifted out of sight of its 32 pixels
-DRAWN, FINER = 40, 4  # pixels that a digit is drawn on, each of so many squared
+DRAWN, FINER = 40, 4  # pixels that a digit is drawn on, each of this many squared
 SCENES = 2048  # of a block of images; a set is made block by block, each from its random numbers
 
 DARK_INK = 0.15  # share of images whose digits are darker than their ground

@@ -247,7 +247,7 @@ def check_has_classes(data: DataSet, setting: str) -> None:
 
 
 def make_rare(data: Data, times: int) -> Data:
-    """Leaves 1 of so many training examples of the rare classes, the same ones in every run.
+    """Leaves 1 of ``times`` training examples of the rare classes, the same ones in every run.
 
     The test set stays as it is. The rare classes are those of `rare_classes`.
 

@@ -58,7 +58,7 @@ class Plan:
 
     Raises:
         ConfigError: If a list is empty, has an entry twice, or an entry is unknown; where two
-            entries are one run; where a strategy cannot be had with the settings.
+            entries are one run; where a strategy cannot be used with the settings.
     """
 
     settings: Settings
@@ -136,7 +136,7 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
 
 
 def check_strategy(run: Run, settings: Settings) -> None:
-    """Checks that a run's strategy can be had with its share and the settings.
+    """Checks that a run's strategy can be used with its share and the settings.
 
     Raises:
         ConfigError: If it cannot.

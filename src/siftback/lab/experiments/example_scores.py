@@ -90,7 +90,7 @@ PLACE = ("data", "train_limit", "validation", "max_tokens")
 
 
 def ignore_progress(done: float) -> None:
-    """Reports to nobody."""
+    """Reports nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +161,7 @@ def score_examples(
         update: Called with the share of it that is done.
 
     Raises:
-        ConfigError: If there is no such score, or it cannot be had with the settings.
+        ConfigError: If there is no such score, or it cannot be computed with the settings.
     """
     data = data or load(
         settings.data, settings.train_limit, settings.validation, max_tokens=settings.max_tokens
@@ -191,7 +191,7 @@ def score_examples(
 
 
 def check_score(name: str, settings: Settings, data: DataSet) -> None:
-    """Checks that scores can be had.
+    """Checks that scores can be computed.
 
     Args:
         name: One of `SCORE_NAMES`.
@@ -199,7 +199,7 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
         data: The data set.
 
     Raises:
-        ConfigError: If there is no such score, or it cannot be had with the settings or the data.
+        ConfigError: If there is no such score, or the settings or the data lack what it needs.
     """
     examples = len(data.train_labels)
     if name not in SCORE_NAMES:

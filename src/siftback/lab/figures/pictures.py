@@ -24,7 +24,7 @@ def with_images(
     try:
         return picture(load_training_set(comparison))
     except ConfigError as error:
-        return Finding(missing=f"The images of {title} cannot be had ({error})")
+        return Finding(missing=f"The images of {title} could not be read ({error})")
 
 
 def load_training_set(comparison: Comparison) -> ImageData:

@@ -433,7 +433,7 @@ def count_parameters(plan: Plan) -> int:
     """Builds the model of a plan, which needs neither data nor a device; returns its parameters.
 
     Raises:
-        ConfigError: If the data set is none, or the model cannot be had.
+        ConfigError: If there is no such data set, or the model cannot be built.
     """
     data, settings = plan.settings.data, plan.settings
     classes, channels = 10, 1 if data == "digits" else 3  # a guess for a user's own data

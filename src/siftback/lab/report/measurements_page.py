@@ -15,7 +15,7 @@ from siftback.lab.figures.figure import Grid, format_cell
 from siftback.lab.figures.titles import PLAN
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE
-from siftback.lab.records.formatting import NOT_REACHED, counted, facts_line, listed
+from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.records.tables import pivot
@@ -57,7 +57,7 @@ def write_measurements(results: Path, page: Path) -> None:
         {"goals": _goals},
         rare=[row | {"method": written(row["method"])} for row in rare_rows],
         damaged_rare=damaged_rare,
-        benchmarks=benchmarks,
+        benchmarks=[item for item in benchmarks if any(row["goal"] for row in item["rows"])],
         damaged_benchmarks=damaged_benchmarks,
         rates=_by_rule(rates) if isinstance(rates, Grid) else [],
         damaged_rates=damaged_rates,
@@ -74,7 +74,7 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         folder: Holds a JSON file for each.
 
     Returns:
-        Each one's ``title``, ``environment`` and ``rows``, and what is damaged, a line each.
+        Each one's ``title``, ``environment``, ``rows`` and ``file``; what is damaged, a line each.
     """
     benchmarks, problems = [], []
     for path in sorted(folder.glob("*.json")):
@@ -83,7 +83,8 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             keys = ("setting", "what", "measured", "goal", "met")
             rows = [{key: row[key] for key in keys} for row in record["rows"]]
             title, environment = str(record["title"]), dict(record.get("environment") or {})
-            benchmarks.append({"title": title, "environment": environment, "rows": rows})
+            record = {"title": title, "environment": environment, "rows": rows}
+            benchmarks.append(record | {"file": path.name})
         except UNREADABLE as error:
             problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
     return benchmarks, problems
@@ -112,8 +113,6 @@ def _by_rule(rates: Grid) -> list[dict[str, str]]:
 def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
     """Says what is asked of a benchmark, and how often that was met."""
     goals = pd.DataFrame([row for row in rows if row["goal"]])
-    if goals.empty:
-        return f"{counted(len(rows), 'number')} without a goal, in the report"
     if len(goals[["what", "goal"]].drop_duplicates()) > 4:  # too many to name each
         goals["what"] = "the ratios"
     texts = []

@@ -27,7 +27,7 @@ class CheckpointPolicy:
 
     Attributes:
         share: After each such share of the training; None does not go by it.
-        seconds: After so many seconds, training or not; None does not go by the clock.
+        seconds: After this many seconds, training or not; None does not go by the clock.
         keep: How many of the last checkpoints to keep, at least 1.
     """
 

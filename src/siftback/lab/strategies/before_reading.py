@@ -118,7 +118,7 @@ class WeightedMemory(Memory):
         keep: Share of the examples in an epoch.
         epochs: After how many epochs a has risen from 0 to 1, in a straight line (as in Schaul et
             al. 2016); None has it at 1 from the beginning.
-        options: More arguments of `Memory`, but for a guard.
+        options: More arguments of `Memory`, except a guard.
 
     >>> memory = WeightedMemory(keep=0.5, floor=0.0)
     >>> memory.grow(4)

@@ -474,7 +474,7 @@ class Strategy:
             batches at random have it too, so that they differ by what they choose alone.
         tail: The last share of training on everything, as its paper has it; the settings may ask
             for another. Only of rules.
-        tail_after: The tail does not begin before so many epochs.
+        tail_after: The tail does not begin before this many epochs.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep. The selector keeps its share of what is left.
         weighted: Computes, from logits and labels, the loss of a batch whose losses it weighs.

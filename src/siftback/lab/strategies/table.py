@@ -78,7 +78,7 @@ def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> si
 
 
 def _refreshed(make: Callable[..., EpochRule]) -> Callable[[float, Settings], EpochRule]:
-    """Returns the builder of a rule that a pass refreshes every so many epochs."""
+    """Returns the builder of a rule that a pass refreshes every ``stale_every`` epochs."""
     return lambda keep, settings: make(
         keep, every=settings.stale_every, scorer=fresh_scorer(settings)
     )

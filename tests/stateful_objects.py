@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import siftback
+from pools import add
 from resuming import Stateful, Stream, sampled
 from siftback import (
     RS2,
@@ -217,8 +218,8 @@ def step(sift):
 
 
 def fill(pool):
-    pool.add((torch.arange(3).float(), torch.arange(3)))
-    pool.add((torch.arange(2).float(), torch.arange(2)))
+    add(pool, (torch.arange(3).float(), torch.arange(3)))
+    add(pool, (torch.arange(2).float(), torch.arange(2)))
 
 
 def recorded(recorder):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from pools import add, release_full, release_last
 from siftback import Pool
 from siftback.errors import BatchError, ConfigError
 
@@ -40,13 +41,13 @@ def test_examples_are_conserved_in_order_for_any_sizes(epochs, batch_size, drop_
         for _ in sizes:
             batch = next(source)
             came += batch["name"]
-            pool.add(batch)
-            full = names(pool.full_batches())
+            add(pool, batch)
+            full = names(release_full(pool))
             assert all(len(batch) == batch_size for batch in full)
             assert len(pool) < batch_size
             went += flat(full)
         before = pool.dropped
-        rest = names(pool.end_epoch())
+        rest = names(release_last(pool))
         dropped = pool.dropped - before
         assert len(rest) <= (drop_last is False)
         assert dropped == 0 or drop_last is True
@@ -61,9 +62,9 @@ def test_examples_are_conserved_in_order_for_any_sizes(epochs, batch_size, drop_
 def test_only_the_rows_asked_for_are_pooled(rows_of, batch_size):
     pool, expected = Pool(batch_size), []
     for batch, rows in zip(numbered([10] * len(rows_of)), rows_of, strict=False):
-        pool.add(batch, torch.tensor(rows, dtype=torch.int64))
+        add(pool, batch, torch.tensor(rows, dtype=torch.int64))
         expected += [batch["name"][row] for row in rows]
-    released = [*pool.full_batches(), *pool.end_epoch()]
+    released = [*release_full(pool), *release_last(pool)]
     if len(expected) % batch_size == 1 and batch_size > 1:  # a single row stays
         assert len(pool) == 1
         expected.pop()
@@ -77,13 +78,13 @@ def test_it_goes_on_from_a_state_taken_at_any_point(epochs, batch_size, drop_las
     sizes = flat(epochs)
     batches = list(numbered(sizes))
     for batch in batches[:stop]:
-        one.add(batch)
+        add(one, batch)
     other = Pool(batch_size, drop_last)
     other.load_state_dict(one.state_dict())
     for pool in (one, other):
         for batch in batches[stop:]:
-            pool.add(batch)
-    went = [[*names(pool.full_batches()), *names(pool.end_epoch())] for pool in (one, other)]
+            add(pool, batch)
+    went = [[*names(release_full(pool)), *names(release_last(pool))] for pool in (one, other)]
     assert went[0] == went[1]
     assert (len(one), one.dropped) == (len(other), other.dropped)
 
@@ -98,18 +99,18 @@ def held(pool):
 
 def test_the_pool_does_not_hold_the_memory_of_the_batches_it_took_from():
     pool = Pool(batch_size=4)
-    pool.add(torch.zeros(1000, 8), torch.tensor([0, 5, 9]))
+    add(pool, torch.zeros(1000, 8), torch.tensor([0, 5, 9]))
     assert held(pool) == 3 * 8
-    pool.add(torch.zeros(1000, 8), torch.tensor([1, 2, 3]))
-    (released,) = pool.full_batches()
+    add(pool, torch.zeros(1000, 8), torch.tensor([1, 2, 3]))
+    (released,) = release_full(pool)
     assert stored(released) == 4 * 8
     assert held(pool) == 2 * 8
 
 
 def test_what_stays_of_a_whole_batch_holds_only_itself():
     pool = Pool(batch_size=100)
-    pool.add(torch.zeros(1001, 8))
-    batches = pool.full_batches()
+    add(pool, torch.zeros(1001, 8))
+    batches = release_full(pool)
     next(batches)
     assert held(pool) == 901 * 8  # also while more is to be released
     assert len(list(batches)) == 9
@@ -118,9 +119,9 @@ def test_what_stays_of_a_whole_batch_holds_only_itself():
 
 def test_a_state_does_not_change_with_what_is_released_after_it():
     pool = Pool(batch_size=2)
-    pool.add(torch.ones(3))
+    add(pool, torch.ones(3))
     state = pool.state_dict()
-    for batch in pool.full_batches():
+    for batch in release_full(pool):
         batch.zero_()  # as a loop that scales its images in place
     assert [batch.tolist() for batch in state["pool"]] == [[1, 1, 1]]
 
@@ -128,7 +129,7 @@ def test_a_state_does_not_change_with_what_is_released_after_it():
 def test_an_epoch_broken_off_is_dropped_unless_carried():
     for drop_last, left in ((False, 0), (True, 0), ("carry", 3)):
         pool = Pool(4, drop_last)
-        pool.add(torch.arange(3))
+        add(pool, torch.arange(3))
         pool.abandon()
         assert (len(pool), pool.dropped) == (left, 3 - left)
 
@@ -136,7 +137,7 @@ def test_an_epoch_broken_off_is_dropped_unless_carried():
 def test_mismatched_sizes_are_refused_and_nothing_is_pooled():
     pool = Pool(4)
     with pytest.raises(BatchError, match=r"batch\['x'\]: 2, batch\['y'\]: 3"):
-        pool.add({"x": torch.zeros(2), "y": torch.zeros(3)})
+        add(pool, {"x": torch.zeros(2), "y": torch.zeros(3)})
     assert len(pool) == 0
 
 
@@ -196,42 +197,42 @@ def test_batches_padded_to_different_lengths_are_pooled(pad, lengths):
     for sizes in lengths:
         batch = tokens(*([7] * size for size in sizes))
         came += batch["name"]
-        pool.add(batch)
+        add(pool, batch)
         again = Pool(3, pad=pad)
         again.load_state_dict(pool.state_dict())
-        for released, resumed in zip(pool.full_batches(), again.full_batches(), strict=True):
+        for released, resumed in zip(release_full(pool), release_full(again), strict=True):
             went += sequences_of(released)
             for key in PADDING:
                 assert torch.equal(released[key], resumed[key])
-    for rest in pool.end_epoch(single=True):
+    for rest in release_last(pool, single=True):
         went += sequences_of(rest)
     assert went == came
 
 
 def test_arrays_and_several_dimensions_are_padded_too():
     pool = Pool(2, pad={0: -1})
-    pool.add((np.zeros((1, 2, 1)), torch.zeros(1)))
-    pool.add((np.ones((1, 1, 2)), torch.zeros(1)))
-    ((images, _),) = pool.full_batches()
+    add(pool, (np.zeros((1, 2, 1)), torch.zeros(1)))
+    add(pool, (np.ones((1, 1, 2)), torch.zeros(1)))
+    ((images, _),) = release_full(pool)
     assert images.tolist() == [[[0, -1], [0, -1]], [[1, 1], [-1, -1]]]
 
 
 @pytest.mark.parametrize("pad", [None, {"ids": 0}])
 def test_lengths_that_nobody_says_how_to_pad_are_refused_by_name(pad):
     pool = Pool(2, pad=pad)
-    pool.add(tokens([1]))
-    pool.add(tokens([1, 2]))
+    add(pool, tokens([1]))
+    add(pool, tokens([1, 2]))
     part = "ids" if pad is None else "labels"
     with pytest.raises(BatchError, match=rf"batch\['{part}'\] has rows of several shapes .*pad="):
-        list(pool.full_batches())
+        list(release_full(pool))
 
 
 def test_rows_of_another_number_of_dimensions_are_refused():
     pool = Pool(2, pad={"ids": 0})
-    pool.add({"ids": torch.zeros(1, 2)})
-    pool.add({"ids": torch.zeros(1, 2, 2)})
+    add(pool, {"ids": torch.zeros(1, 2)})
+    add(pool, {"ids": torch.zeros(1, 2, 2)})
     with pytest.raises(BatchError, match=r"batch\['ids'\]"):
-        list(pool.full_batches())
+        list(release_full(pool))
 
 
 def test_what_cannot_pad_is_refused():

@@ -186,8 +186,6 @@ def methods():
         others = {key: value for key, value in right.items() if key != argument}
         called = method(lambda: ANNEALED, "keep", argument, own=0.5, **others)
         yield f"Schedule.keep({argument}=)", argument, called
-    right = {"batch": LOSSES, "rows": None}
-    yield from each_argument("Pool", lambda: Pool(4), "add", right)
     yield "per_example()", "loss_fn", per_example
 
 

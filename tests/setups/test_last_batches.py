@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
+from pools import add, release_full, release_last
 from remembering import RULES, Numbered, by_pass, plain, spread, steps_of
 from resuming import check_resumes
 from siftback import (
@@ -279,23 +280,23 @@ def test_a_sampler_alone_has_batches_too(case, expected):
 
 def test_a_pool_alone_keeps_a_single_row_or_shares():
     pool = Pool(4)
-    pool.add(torch.arange(8))
-    batches = pool.full_batches(to_come=1)
+    add(pool, torch.arange(8))
+    batches = release_full(pool, to_come=1)
     assert [(len(batch), pool.ready) for batch in batches] == [(4, 1), (3, 0)]
-    pool.add(torch.tensor([8]))
-    assert [batch.tolist() for batch in pool.end_epoch()] == [[7, 8]]
-    pool.add(torch.tensor([9]))
-    assert not list(pool.end_epoch())
+    add(pool, torch.tensor([8]))
+    assert [batch.tolist() for batch in release_last(pool)] == [[7, 8]]
+    add(pool, torch.tensor([9]))
+    assert not list(release_last(pool))
     other = Pool(4)
     other.load_state_dict(pool.state_dict())
     for one in (pool, other):
-        one.add(torch.tensor([10]))
-        assert [batch.tolist() for batch in one.end_epoch()] == [[9, 10]]
+        add(one, torch.tensor([10]))
+        assert [batch.tolist() for batch in release_last(one)] == [[9, 10]]
     for drop_last, left in ((True, 0), ("carry", 1)):
         pool = Pool(4, drop_last)
-        pool.add(torch.arange(8))
-        assert [len(batch) for batch in pool.full_batches(to_come=1)] == [4, 4]
-        pool.add(torch.tensor([8]))
-        assert not list(pool.end_epoch())
+        add(pool, torch.arange(8))
+        assert [len(batch) for batch in release_full(pool, to_come=1)] == [4, 4]
+        add(pool, torch.tensor([8]))
+        assert not list(release_last(pool))
         assert len(pool) == left
     assert Percentile(keep=0.5).keep == 0.5

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from siftback.arguments import check_choice, check_integer, format_value
 from siftback.batches import tree
@@ -29,7 +28,6 @@ from siftback.state import (
     tensor,
     tuple_of,
 )
-from siftback.tensor_arguments import check_rows
 
 DropLast = bool | Literal["carry"]
 
@@ -70,11 +68,11 @@ class Pool:
             them.
 
     >>> import torch
-    >>> pool = Pool(batch_size=2)
-    >>> pool.add(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([0, 3, 4]))
-    >>> list(pool.full_batches())
+    >>> examples, pool = torch.tensor([0, 3, 4]), Pool(batch_size=2)
+    >>> pool.add_batch(Batch(examples, 3, examples.device, lists=frozenset()))
+    >>> [batch.data for batch in pool.release_full(math.inf)]
     [tensor([0, 3])]
-    >>> list(pool.end_epoch()), len(pool)
+    >>> list(pool.release_last(single=False)), len(pool)
     ([], 1)
     """
 
@@ -99,24 +97,6 @@ class Pool:
     def __len__(self) -> int:
         return self._pooled
 
-    def add(self, batch: Any, rows: Tensor | None = None, size: int | None = None) -> None:
-        """Adds a batch, or copies of some of its rows.
-
-        Args:
-            batch: A nested batch of N examples.
-            rows: int64[k], the positions of the rows to add; None adds all.
-            size: N, for a batch of unknown structure. It is released whole or not at all.
-
-        Raises:
-            BatchError: If the parts of the batch have mismatched sizes.
-        """
-        whole = self._read(batch, size)
-        if rows is None:
-            self.add_batch(whole)
-        else:
-            data = tree.take(batch, check_rows("rows", rows), whole.lists)
-            self.add_batch(replace(whole, data=data, size=len(rows)), is_copy=True)
-
     def add_batch(self, batch: Batch, *, is_copy: bool = False) -> None:
         """Adds a batch with what belongs to its examples.
 
@@ -131,21 +111,12 @@ class Pool:
         self._batches.append(batch)
         self._pooled += batch.size
 
-    def full_batches(self, to_come: int | None = None) -> Iterator[Any]:
+    def release_full(self, to_come: float) -> Iterator[Batch]:
         """Releases batches of ``batch_size`` examples while there are enough.
 
         Args:
-            to_come: Examples that this epoch still adds, where that is known: the batch before
-                the last one then leaves it a second row.
-        """
-        known = math.inf if to_come is None else to_come
-        return (batch.data for batch in self.release_full(known))
-
-    def release_full(self, to_come: float) -> Iterator[Batch]:
-        """Releases batches as `full_batches` does, with what belongs to their examples.
-
-        Args:
-            to_come: Examples that this epoch still adds; infinity where that is not known.
+            to_come: Examples that this epoch still adds: the batch before the last one then leaves
+                it a second row. Infinity where that is not known.
         """
         pooled, sizes = self._pooled, list[int]()
         while True:
@@ -160,16 +131,12 @@ class Pool:
             self.ready = len(sizes) - index
             yield self._release(size)
 
-    def end_epoch(self, *, single: bool = False) -> Iterator[Any]:
+    def release_last(self, *, single: bool) -> Iterator[Batch]:
         """Treats the rest as ``drop_last`` says; releases at most one smaller batch.
 
         Args:
             single: Whether a single row is released too; it otherwise stays for the next epoch.
         """
-        return (batch.data for batch in self.release_last(single=single))
-
-    def release_last(self, *, single: bool) -> Iterator[Batch]:
-        """Releases the rest as `end_epoch` does, with what belongs to its examples."""
         count = self._pooled
         if self.drop_last == "carry" or not count:
             return
@@ -244,19 +211,15 @@ class Pool:
             self._batches.append(batch.clone())
         self._pooled, self.dropped = sum(state["counts"]), state["dropped"]
 
-    def _read(self, data: Any, size: int | None) -> Batch:
-        """Returns a batch by its structure; where that is unknown, of the size that is given."""
+    def _read(self, data: Any, size: int) -> Batch:
+        """Returns a batch of a size, with its lists where they say the same size."""
         try:
             if self.lists is None:
                 self.lists = read_structure(data, size).lists
             count, device = tree.measure(data, self.lists)
         except BatchError:
-            if size is None:
-                raise
             return Batch(data, size, tree.device(data))
-        if size in (None, count):
-            return Batch(data, count, device, lists=self.lists)
-        return Batch(data, size, device)
+        return Batch(data, size, device, lists=self.lists if count == size else None)
 
     def _size_before_last(self, pooled: int) -> int:
         """Returns the size of a batch after which a single row of ``pooled`` would be left."""

@@ -146,8 +146,8 @@ def describe_step(host: Path, gpu: Path) -> str:
             f"benchmarks/step.py --json {host}, and on a GPU benchmarks/gpu.py --json {gpu}"
         ) from None
     return (
-        f"With `{NAME}` a step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one on "
-        f"an {record['environment']['device']} ({len(ratios)} trainings). On the host it adds "
+        f"With `{NAME}` a step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one "
+        f"on an {record['environment']['device']} ({len(ratios)} trainings). On the host it adds "
         f"{alone:.2f} ms to a step of 128 examples, {beside:.2f} ms with two workers, and "
         f"{least:.2f} to {most:.2f} ms in training, depending on the framework."
     )

@@ -113,11 +113,6 @@ class Verdict:
         _, low, high = interval(self.differences)
         return None if math.isnan(low) else (low, high)
 
-    @property
-    def sentence(self) -> str:
-        """The verdict and what it rests on, with the names of strategies, for a script."""
-        return self.told(self.label, "Traditional")
-
     def told(self, name: str, plain: str) -> str:
         """Returns the verdict and what it rests on.
 

@@ -82,7 +82,8 @@ def test_numbers_for_a_script_are_those_of_the_verdict(filled):
     first = made["verdicts"][0]
     assert first["difference"] == {"mean": -1.5, "spread": 0.5}
     assert (first["outcome"], first["cost_over_full_training"]) == ("paid", 0.5)
-    assert first["sentence"] == verdicts([filled])[0].sentence
+    verdict = verdicts([filled])[0]
+    assert first["sentence"] == verdict.told(library_name(verdict.label), "plain training")
 
 
 def test_an_interval_around_zero_is_said(filled):

@@ -59,7 +59,7 @@ def test_without_working_ahead_it_is_plain_selective_backprop_bit_for_bit(place,
     same_batches, same_weights, _, scored = trained(pipelined(place, **how))
     assert_same(same_batches, batches)
     assert_same(same_weights, weights)
-    assert scored.max_lag == 0
+    assert max(scored.lags) == 0
     assert scored.seconds_sync > 0
     scored.close()
 
@@ -74,7 +74,7 @@ def test_a_process_gives_what_taking_turns_gives():
     assert process.lags == here.lags
     assert process.syncs == here.syncs
     assert loader.stats.scored == same.stats.scored
-    assert process.max_lag > 0
+    assert max(process.lags) > 0
 
 
 class Steps(nn.Module):
@@ -122,8 +122,7 @@ def test_scores_are_those_of_the_weights_that_the_lag_says(place):
     )
     lags = [turn - step for turn, step in enumerate(expected)]
     assert list(scored.lags) == lags
-    assert scored.max_lag == max(lags) == depth + sync_every - 1
-    assert scored.mean_lag == sum(lags) / len(lags)
+    assert max(lags) == depth + sync_every - 1
     assert scored.syncs == len(set(expected))
 
 

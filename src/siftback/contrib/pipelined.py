@@ -150,7 +150,6 @@ class Pipelined(Stateful):
         self._source = Source(loader)
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
-        self._lag_sum = self._lag_count = self._lag_max = 0
         self._seconds_before = 0.0  # of replicas that were stopped
         self._replica: DeviceReplica | ProcessReplica | None = None
         self._turn = 0  # batches given so far
@@ -192,16 +191,6 @@ class Pipelined(Stateful):
         """Seconds spent copying weights, of the training process or of the CUDA device."""
         return self._seconds_before + (self._replica.seconds_sync if self._replica else 0.0)
 
-    @property
-    def mean_lag(self) -> float:
-        """Mean of all lags so far; 0 before there are any."""
-        return self._lag_sum / self._lag_count if self._lag_count else 0.0
-
-    @property
-    def max_lag(self) -> int:
-        """The greatest lag so far."""
-        return self._lag_max
-
     def set_epoch(self, epoch: int) -> None:
         """Sets the next epoch, also of the wrapped loader or its sampler."""
         if epoch == self.epoch and self._drains:  # nothing is left to read
@@ -230,12 +219,8 @@ class Pipelined(Stateful):
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
-        counts = ("_turn", "syncs", "_lag_sum", "_lag_count", "_lag_max")
-        return {
-            "_drains": flag,
-            "_weights_turn": integer(-1),
-            **dict.fromkeys(counts, integer()),
-        }
+        counts = ("_turn", "syncs")
+        return {"_drains": flag, "_weights_turn": integer(-1), **dict.fromkeys(counts, integer())}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the place in the loader, the waiting batches with their scores, and the weights.
@@ -322,10 +307,7 @@ class Pipelined(Stateful):
                 break
             batch, scores, weights_turn = waiting.popleft()
             scored = ScoredBatch(batch, self._wait(scores))
-            lag = self._turn - weights_turn
-            self.lags.append(lag)
-            self._lag_sum, self._lag_count = self._lag_sum + lag, self._lag_count + 1
-            self._lag_max = max(self._lag_max, lag)
+            self.lags.append(self._turn - weights_turn)
             self._turn += 1
             yield scored
         self._drains = False

@@ -132,11 +132,7 @@ class Proxy(Stateful, Scorer):
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
         inner = type(self.scorer).__name__
-        return {
-            "scorer": type(self).__name__,
-            "inner": inner,
-            "trained": bool(self.optimizer),
-        }
+        return {"scorer": type(self).__name__, "inner": inner, "trained": bool(self.optimizer)}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

@@ -9,10 +9,7 @@ from siftback.selectors.sampling import choose_exactly
 
 
 def draw_exactly(
-    scores: Tensor,
-    proportions: Callable[[Tensor], Tensor],
-    count: int,
-    generator: torch.Generator,
+    scores: Tensor, proportions: Callable[[Tensor], Tensor], count: int, generator: torch.Generator
 ) -> Tensor:
     """Draws exactly k examples, in proportion to a function of their scores.
 

@@ -178,10 +178,7 @@ def draw_in_blocks(
 
 
 def _probabilities(
-    scores: Tensor,
-    excluded: Tensor,
-    proportions: Callable[[Tensor, Tensor], Tensor],
-    count: int,
+    scores: Tensor, excluded: Tensor, proportions: Callable[[Tensor, Tensor], Tensor], count: int
 ) -> tuple[Tensor, float]:
     """float64[BUCKETS], the probability of each bucket, and that of an unknown score."""
     counts, unknown = histogram(scores)

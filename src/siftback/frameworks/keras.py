@@ -187,10 +187,7 @@ class KerasWrapper(keras.Model):
         return losses
 
     def train_on(
-        self,
-        batch: Any,
-        factors: Tensor | None,
-        record: Callable[[Any, Any], None] | None = None,
+        self, batch: Any, factors: Tensor | None, record: Callable[[Any, Any], None] | None = None
     ) -> Any:
         """Keras's own training step.
 

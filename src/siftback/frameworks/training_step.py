@@ -173,10 +173,7 @@ class TrainingStep:
         return output, catch
 
     def _check(
-        self,
-        catch: "CaughtLosses",
-        loss: Any,
-        on_rows: Callable[[Tensor], LossPair] | None = None,
+        self, catch: "CaughtLosses", loss: Any, on_rows: Callable[[Tensor], LossPair] | None = None
     ) -> None:
         """Makes sure that a loss ranks the examples as the losses that were caught."""
         # A skipped step has no loss; several calls are for `check_only` to refuse.

@@ -333,8 +333,7 @@ class Pipeline(ABC):
             )
         if epoch.offered > 0 == epoch.selected:
             warnings.warn(
-                f"nothing was kept of epoch {epoch.number}: no example was trained on",
-                stacklevel=4,
+                f"nothing was kept of epoch {epoch.number}: no example was trained on", stacklevel=4
             )
         self.source.end_epoch()
 

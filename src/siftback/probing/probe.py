@@ -129,10 +129,7 @@ def probe(
 
 
 def check_arguments(
-    loader: Iterable[Any],
-    keeps: Sequence[float],
-    scorers: Mapping[str, Scorer],
-    seconds: float,
+    loader: Iterable[Any], keeps: Sequence[float], scorers: Mapping[str, Scorer], seconds: float
 ) -> None:
     """Checks the arguments of `probe` that have no check of their own.
 

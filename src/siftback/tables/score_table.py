@@ -56,11 +56,7 @@ class ScoreTable:
     """
 
     def __init__(
-        self,
-        rows: int = 0,
-        columns: int = 1,
-        *,
-        path: str | os.PathLike[str] | None = None,
+        self, rows: int = 0, columns: int = 1, *, path: str | os.PathLike[str] | None = None
     ) -> None:
         rows = check_integer("rows", rows, 0)
         self.columns = check_integer("columns", columns, 0)

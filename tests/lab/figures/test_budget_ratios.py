@@ -85,8 +85,8 @@ def test_a_known_curve_gives_the_ratio_it_was_made_with():
     found = budget_ratio(curve, 4.0, {0: 20 - 2 * math.log2(6)})
     assert found.ratio.value == pytest.approx(1.5)
     assert (found.interval, found.seeds) == (NOT_REACHED, 1)
-    assert not found.exceeds(0.01)
-    assert not found.falls_below(100)
+    assert not found.low.exceeds(0.01)
+    assert found.high.side == "above"
     itself = budget_ratio(curve, 4.0, curve[4.0])
     assert itself.ratio.value == pytest.approx(1.0)
 
@@ -279,7 +279,7 @@ def test_it_says_on_which_side_of_1_a_ratio_is_for_sure(tmp_path):
     ]
     cases = method_ratios(experiments(comparisons))
     (likely,) = [case for case in cases if case.label == "ucb 0.5"]
-    assert likely.ratio.exceeds(1)
+    assert likely.ratio.low.exceeds(1)
     assert (likely.outcome, likely.exceeds(1)) == ("likely better", False)
 
 

@@ -198,10 +198,7 @@ def evaluation_batches(
 
 
 def finisher(
-    data: DataSet,
-    device: str | torch.device,
-    channels_last: bool,
-    augment: Augment | None = None,
+    data: DataSet, device: str | torch.device, channels_last: bool, augment: Augment | None = None
 ) -> Callable[[Tensor, Tensor, torch.Generator | None], Batch]:
     """Returns the last step to a batch of a data set, with its arguments as in `BatchStream`."""
     if isinstance(data, ImageData):

@@ -153,7 +153,7 @@ def check_strategy(run: Run, settings: Settings) -> None:
             "strategy with a selection pass"
         )
     for name in ("mixup", "label_smoothing"):
-        if strategy.plain_losses and (value := getattr(settings, name)):
+        if (strategy.weighted or strategy.tokens) and (value := getattr(settings, name)):
             raise ConfigError(
                 f"{name}={value:g} with {strategy.name}, which goes by the losses of labels as "
                 "they are: leave one of them out"

@@ -63,9 +63,8 @@ def probe_settings(
     check_model_fits(settings, data)
     torch.manual_seed(SEED)
     model = build_model(settings, data)
-    optimizer = build_optimizer(
-        model, replace(settings, lr=settings.lr / 5)
-    )  # no warm-up: not the peak
+    # There is no warm-up, so that it is not the peak.
+    optimizer = build_optimizer(model, replace(settings, lr=settings.lr / 5))
     stream = BatchStream(
         data, settings.batch_size, SEED, device=device, channels_last=settings.channels_last
     )
@@ -129,8 +128,7 @@ def with_scorers(text: str) -> str:
 
 def probe_report(result: ProbeResult, title: str) -> Group:
     """Returns what ``siftback probe`` prints below the answer: its reasons, and the tables."""
-    details = (with_scorers(sentence) for sentence in result.details)
-    tables: list[Any] = [*details, "", speed_up_table(result, title)]
+    tables: list[Any] = [*map(with_scorers, result.details), "", speed_up_table(result, title)]
     tables += ["", seconds_table(result)]
     if result.agreement:
         tables += ["", agreement_table(result)]
@@ -145,8 +143,7 @@ def speed_up_table(result: ProbeResult, title: str) -> Table:
     for row in result.rows[1:]:
         # A probe's Stale-SB has a scoring pass every third epoch, as in its paper.
         name = "stale-sb-3" if row.strategy == "stale-sb" else row.strategy
-        is_scorer = name in result.seconds.scores
-        call = scorer_name(name) if is_scorer else call_of(find_strategy(name))
+        call = scorer_name(name) if name in result.seconds.scores else call_of(find_strategy(name))
         cells = lines.setdefault(row.strategy, {"call": call.removeprefix("contrib.")})
         cells[f"keep {row.keep:.2f}"] = f"{row.measured:.2f}/{row.ideal:.2f}/{row.training:.2f}"
     for row in result.rows[1:]:

@@ -69,8 +69,7 @@ def read_run(path: Path) -> pd.DataFrame:
         raise ConfigError(f"{path} holds no suspects: give one of {WRITER}")
     labels, probabilities = frame["label"].to_numpy(), frame.filter(regex="^p_").to_numpy()
     suspects = frame[["index", "label", "guess", "score"]].assign(
-        guard=frame["label_issue"],
-        cleanlab=find_label_issues(labels, probabilities, n_jobs=1),
+        guard=frame["label_issue"], cleanlab=find_label_issues(labels, probabilities, n_jobs=1)
     )
     if "true_label" in frame:
         suspects["wrong"] = frame["true_label"] != frame["label"]

@@ -87,14 +87,6 @@ class BudgetRatio:
     seeds: int
     flat: bool = False
 
-    def exceeds(self, number: float) -> bool:
-        """Whether its whole interval is above a number."""
-        return not self.flat and self.low.exceeds(number)
-
-    def falls_below(self, number: float) -> bool:
-        """Whether its whole interval is below a number."""
-        return not self.flat and self.high.side != "above" and self.high.value < number
-
     @property
     def interval(self) -> str:
         """The ends of its interval in words; a dash for a single seed and a flat curve."""

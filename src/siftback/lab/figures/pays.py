@@ -103,11 +103,12 @@ class MethodRatio(NamedTuple):
 
     def exceeds(self, number: float) -> bool:
         """Whether selection paid, and the whole interval of the ratio is above a number."""
-        return self.outcome == "paid" and self.ratio.exceeds(number)
+        return self.outcome == "paid" and not self.ratio.flat and self.ratio.low.exceeds(number)
 
     def falls_below(self, number: float) -> bool:
         """Whether the verdict is worse, and the whole interval of the ratio is below a number."""
-        return self.outcome == "worse" and self.ratio.falls_below(number)
+        high, is_clear = self.ratio.high, self.outcome == "worse" and not self.ratio.flat
+        return is_clear and high.side != "above" and high.value < number
 
 
 def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:

@@ -42,7 +42,11 @@ def environment(arguments: dict[str, Any]) -> dict[str, Any]:
         "device": "cpu" if arguments.get("device") == "cpu" else _accelerator() or "cpu",
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "arguments": {name: value for name, value in arguments.items() if not _is_place(value)},
+        "arguments": {
+            name: value
+            for name, value in arguments.items()
+            if not (isinstance(value, PurePath) or Path(str(value)).is_absolute())
+        },
     }
 
 
@@ -102,7 +106,3 @@ def _accelerator() -> str | None:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return "Apple MPS" if torch.backends.mps.is_available() else None
-
-
-def _is_place(value: object) -> bool:
-    return isinstance(value, PurePath) or (isinstance(value, str) and Path(value).is_absolute())

@@ -22,6 +22,7 @@ from siftback.lab.records.frame import (
     paired_differences,
     read_runs,
     same_budget,
+    signed_interval,
     tally,
 )
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
@@ -151,8 +152,7 @@ class Verdict:
         text = counted(self.seeds, "seed")
         if self.interval:
             low, high = self.interval
-            digits = self.metric.digits
-            text += f" ({CONFIDENCE:.0%} interval {low:+.{digits}f} to {high:+.{digits}f}"
+            text += f" ({CONFIDENCE:.0%} interval {signed_interval(low, high, self.metric.digits)}"
             return text + (", which takes in zero)" if low <= 0 <= high else ")")
         alike = "that happen to be alike, which gives no interval"
         return f"{text} {alike if self.seeds > 1 else 'without a spread'}"

@@ -512,11 +512,6 @@ class Strategy:
         """Whether it leaves examples out, or tokens."""
         return any((self.build, self.drop, self.tokens))
 
-    @property
-    def plain_losses(self) -> bool:
-        """Whether the losses it trains on must be those of examples and labels as they are."""
-        return any((self.weighted, self.tokens))
-
     def tail_share(self, settings: Settings) -> float:
         """Returns the last share of a training that is on everything."""
         length = settings.epochs or settings.budget

@@ -36,6 +36,7 @@ def digits(peers, tmp_path_factory):
     [
         "plain",
         "plain-faster",
+        "airbench-filter",
         *(
             f"siftback-{name}"
             for name in ("memory", "memory-default", "infobatch", "rs2", "kakurenbo", "rcap", "sb")

@@ -35,8 +35,9 @@ PEERS = ROOT / ".venv-peers"
 HELD_OUT = 5  # of so many training examples one is held out to choose a learning rate by
 BATCH_TUNED, PEAKS, TUNING_SEEDS = 64, (0.05, 0.1, 0.2, 0.4, 0.8, 1.6), 3
 TUNED = (
-    "plain", "composer-always", "infobatch", "datacull-rcap", "siftback-memory-default",
-    "siftback-infobatch", "siftback-sb",
+    "plain", "plain-32", "composer-always", "infobatch", "datacull-rcap", "adaptive-sparse",
+    "airbench-filter", "siftback-memory-default", "siftback-memory-32", "siftback-infobatch",
+    "siftback-sb",
 )  # fmt: skip
 
 # By method, what trains it, and what the table says of it.
@@ -44,15 +45,18 @@ ROWS = {
     "plain": ("this", "plain PyTorch"),
     "plain-faster": ("this", "plain PyTorch, learning rates 1.43 times higher"),
     "plain-64": ("this", "plain PyTorch, batches of 64"),
+    "plain-32": ("this", "plain PyTorch, batches of 32"),
     "plain-2.7": ("composer", "plain PyTorch, of the release that Composer needs"),
     "composer": ("composer", "Composer: `SelectiveBackprop` at its defaults"),
     "composer-always": ("composer", "Composer: `SelectiveBackprop` after the first epoch"),
     "infobatch": ("infobatch", "InfoBatch: the authors' code"),
     "datacull-rcap": ("composer", "DataCull: RCAP, the authors' code"),
     "adaptive-sparse": ("composer", "adaptive-sparse-training: its trainer at its defaults"),
+    "airbench-filter": ("this", "airbench96: its filter, after its script (f1c599c)"),
     "siftback-infobatch": ("this", "Siftback: `InfoBatch()`"),
     "siftback-memory-default": ("this", "Siftback: `Memory()`"),
     "siftback-memory-64": ("this", "Siftback: `Memory()`, batches of 64"),
+    "siftback-memory-32": ("this", "Siftback: `Memory()`, batches of 32"),
     "siftback-memory": ("this", "Siftback: `Memory(keep=0.55)`"),
     "siftback-rcap": ("this", "Siftback: `RCAP(labels)`"),
     "siftback-rs2": ("this", "Siftback: `RS2()`"),
@@ -64,7 +68,9 @@ ROWS = {
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain-2.7": ("plain", {}),
     "plain-64": ("plain", {"batch": 64}),
+    "plain-32": ("plain", {"batch": 32}),
     "siftback-memory-64": ("siftback-memory-default", {"batch": 64}),
+    "siftback-memory-32": ("siftback-memory-default", {"batch": 32}),
 }
 
 
@@ -112,9 +118,9 @@ def train(name: str, data: Path, seed: int, budget: float, **options: Any) -> di
     environment = dict(os.environ, OMP_NUM_THREADS="1", TQDM_DISABLE="1")
     if whose == "infobatch":
         environment["PYTHONPATH"] = str(PEERS / "InfoBatch")
-    method, size = OPTIONS.get(name, (name, {}))
+    method, own = OPTIONS.get(name, (name, {}))
     command = [python, str(HERE / "train.py"), method, str(data)]
-    for option, value in {"seed": seed, "budget": budget, **size, **options}.items():
+    for option, value in {"seed": seed, "budget": budget, **own, **options}.items():
         command += [f"--{option}", str(value)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -277,6 +283,11 @@ def best_peak(runs: list[dict[str, Any]]) -> float:
     return min(by_peak, key=means)
 
 
+def tuned_options(method: str, peak: float) -> dict[str, Any]:
+    """Returns the options of a method at a learning rate; some have batches of their own size."""
+    return {"batch": BATCH_TUNED, "peak": peak} | OPTIONS.get(method, (method, {}))[1]
+
+
 def tune(name: str, limit: int | None, budget: float, methods: list[str]) -> dict[str, float]:
     """Chooses each method's learning rate on held-out examples, and none at an end of the tried."""
     path = RECORDS / "tuning" / f"{name.partition(':')[0]}.jsonl"
@@ -291,7 +302,7 @@ def tune(name: str, limit: int | None, budget: float, methods: list[str]) -> dic
                 there = {(one["peak"], one["seed"]) for one in runs}
                 for seed in range(TUNING_SEEDS):
                     if (peak, seed) not in there:
-                        found = train(method, data, seed, budget, batch=BATCH_TUNED, peak=peak)
+                        found = train(method, data, seed, budget, **tuned_options(method, peak))
                         append(path, found)
                         runs.append(found)
                 best = best_peak([one for one in runs if one["peak"] in peaks])
@@ -356,7 +367,7 @@ def main() -> None:
         options: dict[str, dict[str, Any]] = {method: {} for method in methods}
         if tuned:
             peaks = tune(asked.data, asked.limit, asked.budget, list(methods))
-            options = {name: {"batch": BATCH_TUNED, "peak": peak} for name, peak in peaks.items()}
+            options = {name: tuned_options(name, peak) for name, peak in peaks.items()}
         if asked.seconds:  # also of plain training in the release that Composer needs
             options["plain-2.7"] = options["plain"]
         folder = RECORDS / "seconds" if asked.seconds else RECORDS / "tuned" if tuned else RECORDS

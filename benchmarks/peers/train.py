@@ -5,6 +5,7 @@ spent. What a scoring pass or a score of the whole set costs is charged.
 """
 
 import argparse
+import copy
 import json
 import math
 import platform
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset
-from work import BATCH, PEAK, Work, read
+from torch.utils.flop_counter import FlopCounterMode
+from work import BATCH, PEAK, WIDTH, Work, read
 
 # What an epoch of the authors' InfoBatch costs on average, to choose how many.
 INFOBATCH_SHARE = 0.7
@@ -125,6 +127,46 @@ def adaptive_sparse(work: Work) -> str:
     work.fit(work.loader, train_on)
     name = "adaptive-sparse-training"
     return f"{name} {version(name)}, PyTorch {torch.__version__}"
+
+
+def airbench_filter(work: Work) -> str:
+    """The filter of airbench96, as its script has it, with a network a quarter as wide.
+
+    The small network forwards each batch, keeps the half of the highest losses, and goes backward
+    through that half of every fourth batch. Its author trains it before the other on the same
+    batches, and keeps the choices; here both train in turns, which gives the same choices.
+    """
+    small = Work(
+        work.train,
+        work.seed + 1000,
+        work.budget,
+        batch=work.batch,
+        peak=work.peak,
+        width=WIDTH // 4,
+    )
+    relative_cost = _operations(small) / _operations(work)
+
+    def train_on(x: Tensor, y: Tensor) -> float:
+        small.cost = work.cost
+        goes_backward = work.steps % 4 == 0
+        with torch.set_grad_enabled(goes_backward):
+            losses = small.losses(x, y)[0]
+        kept = losses.argsort()[-max(len(y) // 2, 1) :]
+        if goes_backward:
+            small.step(losses[kept].mean())
+        filter_cost = relative_cost * (3 if goes_backward else 1) * len(y)
+        return filter_cost + _train(work, x[kept], y[kept])
+
+    work.fit(work.loader, train_on)
+    return "PyTorch " + torch.__version__
+
+
+def _operations(work: Work) -> int:
+    """Floating-point operations of a forward of two images."""
+    model = copy.deepcopy(work.model)  # a forward changes the statistics of its norms
+    with FlopCounterMode(display=False) as counter:
+        model(work.train.pixels[:2])
+    return counter.get_total_flops()
 
 
 def siftback_memory(work: Work) -> str:
@@ -243,6 +285,7 @@ METHODS: dict[str, Callable[[Work], str]] = {
     "infobatch": infobatch,
     "datacull-rcap": datacull_rcap,
     "adaptive-sparse": adaptive_sparse,
+    "airbench-filter": airbench_filter,
     "siftback-memory": siftback_memory,
     "siftback-memory-default": siftback_memory_default,
     "siftback-infobatch": siftback_infobatch,

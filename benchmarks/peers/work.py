@@ -70,10 +70,10 @@ class Block(nn.Module):
         return F.relu(self.norms[1](self.second(out)) + self.norms[2](self.shortcut(x)))
 
 
-def network(channels: int, classes: int) -> nn.Module:
-    """A residual network of eight layers."""
-    widths = (WIDTH, 2 * WIDTH, 4 * WIDTH, 8 * WIDTH)
-    stem = (nn.Conv2d(channels, WIDTH, 3, 1, 1, bias=False), nn.BatchNorm2d(WIDTH), nn.ReLU())
+def network(channels: int, classes: int, width: int = WIDTH) -> nn.Module:
+    """A residual network of eight layers, the first of so many channels."""
+    widths = (width, 2 * width, 4 * width, 8 * width)
+    stem = (nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
     blocks = [Block(*pair) for pair in itertools.pairwise(widths)]
     pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
     return nn.Sequential(*stem, *blocks, *pool, nn.Linear(widths[-1], classes))
@@ -88,6 +88,7 @@ class Work:
         budget: In epochs of plain training, each of which costs 3 forwards of every example.
         batch: Examples of a batch.
         peak: The highest learning rate.
+        width: Channels of the network's first layer.
 
     Attributes:
         cost: Spent so far, in forwards of one example; a backward costs two.
@@ -95,12 +96,13 @@ class Work:
     """
 
     def __init__(
-        self, train: Images, seed: int, budget: float, *, batch: int = BATCH, peak: float = PEAK
-    ) -> None:
+        self, train: Images, seed: int, budget: float, *, batch: int = BATCH, peak: float = PEAK,
+        width: int = WIDTH,
+    ) -> None:  # fmt: skip
         torch.manual_seed(seed)
         self.train, self.seed, self.budget = train, seed, budget
         self.batch, self.peak = batch, peak
-        self.model = network(train.pixels.shape[1], int(train.labels.max()) + 1)
+        self.model = network(train.pixels.shape[1], int(train.labels.max()) + 1, width)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), peak, MOMENTUM, weight_decay=DECAY, nesterov=True
         )

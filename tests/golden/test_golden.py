@@ -95,7 +95,7 @@ def report_numbers(comparisons: list[Comparison]) -> dict[str, Any]:
         | {
             "mean": total(each.mean for each in differences),
             "spread": total(each.spread or 0.0 for each in differences),
-            "sentences": digest(verdict.sentence for verdict in judged),
+            "sentences": digest(verdict.told(verdict.label, "Traditional") for verdict in judged),
         },
     }
 

@@ -54,19 +54,19 @@ def test_the_sentence_has_baseline_seeds_interval_and_time(filled):
 
 def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):
     sb, by_chance = verdicts([filled])
-    assert sb.sentence == (
+    assert sb.told(sb.label, "Traditional") == (
         "sb 0.5 paid: test error 1.50 ± 0.50 points lower than Traditional's at the same cost, "
         "over 3 seeds (95% interval -2.74 to -0.26). Beside Traditional's full training it is "
         "1.50 ± 0.50 points higher (worse), at 0.50 of its cost."
     )
-    assert by_chance.sentence.startswith(
+    assert by_chance.told(by_chance.label, "Traditional").startswith(
         "random 0.25 is undecided: test error 1.00 ± 2.00 points higher than Traditional's at the "
         "same cost, over 3 seeds (95% interval -3.97 to +5.97, which takes in zero). "
     )
     for seed, error in enumerate((10.5, 10.0, 12.5)):  # Traditional's: 10, 11 and 12
         add_run("rs2", seed, [(12, 2, 120, error)], keep=0.6)
     (rs2,) = [one for one in verdicts([filled]) if one.strategy == "rs2"]
-    assert rs2.sentence == (
+    assert rs2.told(rs2.label, "Traditional") == (
         "rs2 0.6 is undecided, as there is no run of the same budget. Beside Traditional's full "
         "training it is 0.00 ± 0.87 points higher (undecided), at 0.60 of its cost."
     )
@@ -167,7 +167,7 @@ def test_every_page_shows_the_word_of_the_same_rule(comparison, add_run, tmp_pat
         listed = f"- {verdict.outcome}: `{call}` {verdict.difference:+.2f}\n"
         assert listed in results
         assert f'<span class="verdict {verdict.outcome}">{verdict.outcome}</span>' in report
-        assert verdict.sentence.startswith(
+        assert verdict.told(verdict.label, "Traditional").startswith(
             f"{verdict.label} {'' if verdict.outcome == 'paid' else 'is '}{verdict.outcome}: "
         )
 

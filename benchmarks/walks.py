@@ -11,6 +11,7 @@ as the first batch of all is checked more. ``tests/test_style.py`` holds the num
 """
 
 import argparse
+import gc
 import io
 import json
 import sys
@@ -61,11 +62,14 @@ def walk_through(action: Callable[[], Any], folders: tuple[str, ...] = ("",)) ->
             code = frame.f_code
             entered[code] = entered.get(code, 0) + 1
 
+    gc.collect()  # else an iterator of an earlier walk may be closed within this one
+    gc.disable()
     sys.setprofile(note)
     try:
         action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     functions: dict[str, int] = {}
     for code, calls in entered.items():
         path = Path(code.co_filename)

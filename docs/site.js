@@ -26,9 +26,9 @@ const tables = new ResizeObserver((entries) => {
 const number = (element) =>
   [...document.getElementsByClassName(element.classList[0])].indexOf(element) + 1;
 
-/** A call in a cell of a table may break after a bracket or an equals sign. */
+/** A call in a cell of a table may break after a bracket, an equals sign or the name of a module. */
 const allowBreaks = (code) => {
-  const [first, ...others] = code.textContent.split(/(?<=[(=])(?!\)|$)/);
+  const [first, ...others] = code.textContent.split(/(?<=[(=]|[a-z]\.)(?!\)|$)/);
   if (others.length === 0) return; // a change of nothing would be seen, and be made again, forever
   code.replaceChildren(first, ...others.flatMap((part) => [document.createElement("wbr"), part]));
 };

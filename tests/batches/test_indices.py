@@ -18,7 +18,7 @@ from siftback import (
     SelectiveSampler,
     Stale,
 )
-from siftback.batches.indices import told_examples
+from siftback.batches.indices import fingerprint
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import BatchError, ConfigError
 from siftback.rules.rule import EpochRule
@@ -43,9 +43,9 @@ def test_shards_of_a_table_are_told_apart_without_reading_an_example():
     rows = datasets.Dataset.from_dict({"x": list(range(20))})
     table = rows.with_transform(pytest.fail)
     shards = [Indexed(split(table, rank, 2)) for rank in range(2)]
-    assert not torch.equal(*map(told_examples, shards))
-    assert torch.equal(told_examples(table), told_examples(Indexed(table)))
-    assert told_examples(split(rows.to_iterable_dataset(), 0, 2)) is None
+    assert not torch.equal(*map(fingerprint, shards))
+    assert torch.equal(fingerprint(table), fingerprint(Indexed(table)))
+    assert fingerprint(split(rows.to_iterable_dataset(), 0, 2)) is None
 
 
 class InOneGo(Numbered):

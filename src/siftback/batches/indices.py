@@ -324,22 +324,22 @@ def length_of(dataset: Any) -> int | None:
     return len(dataset) if known else None
 
 
-def told_examples(dataset: Any) -> Any:
-    """Returns what a data set says of its examples, by which shards of one length are told apart.
+def fingerprint(dataset: Any) -> Any:
+    """Returns what a data set says of its examples, which differs between shards of equal length.
 
     No example is read, as a data set may open its files where it is first read.
 
-    >>> told_examples(Subset(TensorDataset(torch.arange(9)), [2, 5]))
+    >>> fingerprint(Subset(TensorDataset(torch.arange(9)), [2, 5]))
     [tensor([2, 5]), [tensor([0, 1, 2, 3, 4, 5, 6, 7])]]
     """
     if isinstance(dataset, Subset):
-        return [index_tensor(dataset.indices), told_examples(dataset.dataset)]
+        return [index_tensor(dataset.indices), fingerprint(dataset.dataset)]
     if isinstance(dataset, TensorDataset):
         return [tensor[:8] for tensor in dataset.tensors if is_dense(tensor)]
     if type(dataset).__module__.startswith("datasets.") and length_of(dataset):
         rows = str(dataset.with_format("arrow")[:8].to_pydict())  # of a Hugging Face table
         return torch.frombuffer(bytearray(rows, "utf-8"), dtype=torch.uint8)
-    return told_examples(dataset.dataset) if hasattr(dataset, "dataset") else None
+    return fingerprint(dataset.dataset) if hasattr(dataset, "dataset") else None
 
 
 def check_length(maker: str, examples: int, dataset: Any) -> None:

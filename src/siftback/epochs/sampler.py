@@ -18,7 +18,7 @@ from siftback.arguments import (
     format_value,
     is_integer,
 )
-from siftback.batches.indices import check_indices, check_length, told_examples
+from siftback.batches.indices import check_indices, check_length, fingerprint
 from siftback.batches.order import SelectiveBatches
 from siftback.epochs.epoch_draw import EpochDraw, Pass
 from siftback.errors import ConfigError, LossError
@@ -382,7 +382,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         shared: dict[str, Any] = {}
         if self.world > 1:
             shared = {name: getattr(self, name) for name in ("examples", "seed", "shuffle")}
-            shared["dataset"] = told_examples(self._dataset)
+            shared["dataset"] = fingerprint(self._dataset)
         draw = self.draw.common_settings() if self.draw else {"rule": None}
         return {**shared, "world": self.world, **draw}
 

@@ -201,11 +201,11 @@ class TrainingStep:
         rows = torch.arange(min(catch.count, _ROWS))
         try:
             losses, others = (on_rows(order).losses.float() for order in (rows, rows.flip(0)))
-        except Exception:  # a step of the user's may need its rows as they are
+            apart = (losses - others.flip(0)).abs().sum()
+        except Exception:  # a step of the user's may need its rows as they are, or give others
             return
         spread = (losses - losses.mean()).abs().sum()
         self._keeps_order = bool(spread > 0.02 * losses.abs().sum())  # beyond rounding
-        apart = (losses - others.flip(0)).abs().sum()
         # Whether they are the same in any order: else the step draws random numbers for them.
         sorted_apart = (losses.sort().values - others.sort().values).abs().sum()
         if self._keeps_order and apart > 0.5 * spread and sorted_apart < 0.05 * spread:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from siftback.arguments import check_flag, check_integer, check_number, check_object, check_seed
 from siftback.batches.collating import TestedCollate
-from siftback.batches.indices import told_examples
+from siftback.batches.indices import fingerprint
 from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.stats import Stats
@@ -680,7 +680,7 @@ class SelectiveLoader:
             del settings["examples"]
             order = order | {"shuffle": None, "seed": None}
         elif self.memory:
-            settings["dataset"] = told_examples(getattr(pipeline.source.loader, "dataset", None))
+            settings["dataset"] = fingerprint(getattr(pipeline.source.loader, "dataset", None))
         return settings | {"loader": order}
 
 

@@ -18,7 +18,7 @@ def add(pool, data, rows=None):
 
 
 def release_full(pool, to_come=math.inf):
-    """The full batches; of an epoch that still adds so many examples, where that is known."""
+    """The full batches of an epoch that still adds ``to_come`` examples."""
     return (batch.data for batch in pool.release_full(to_come))
 
 

@@ -71,7 +71,7 @@ class Block(nn.Module):
 
 
 def network(channels: int, classes: int, width: int = WIDTH) -> nn.Module:
-    """A residual network of eight layers, the first of so many channels."""
+    """A residual network of eight layers, the first of ``width`` channels."""
     widths = (width, 2 * width, 4 * width, 8 * width)
     stem = (nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
     blocks = [Block(*pair) for pair in itertools.pairwise(widths)]

@@ -163,7 +163,7 @@ class Source:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all batches of this epoch were read, though no more were asked for."""
+        """Whether all batches of this epoch were read, though the loop did not end yet."""
         return 0 < (self._length() or 0) <= self.position
 
     @property

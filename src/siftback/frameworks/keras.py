@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -183,8 +183,7 @@ class KerasWrapper(keras.Model):
         if not self._loss_of_each or self._loss_of_each.compiled is not self.loss:
             self._loss_of_each = LossOfEach(self.loss, y, y_pred)
         with torch.no_grad():
-            losses: Tensor = self._loss_of_each(y, y_pred, sample_weight)
-        return losses
+            return cast(Tensor, self._loss_of_each(y, y_pred, sample_weight))
 
     def train_on(
         self, batch: Any, factors: Tensor | None, record: Callable[[Any, Any], None] | None = None

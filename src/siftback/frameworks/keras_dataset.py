@@ -254,8 +254,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
             float32[n].
         """
         count_drawn(stats, self._draw, len(indices))
-        weights: Tensor = self._draw.weights_of(indices)
-        return weights
+        return cast(Tensor, self._draw.weights_of(indices))
 
     def update(self, indices: Tensor, losses: Tensor) -> None:
         """Gives the rule the losses of examples of the epoch in training.

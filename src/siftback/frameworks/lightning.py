@@ -17,7 +17,13 @@ from torch.utils.data import DataLoader
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
-from siftback.frameworks.step_selection import AT_ONCE, StepSelection, count_schedule, rank_seed
+from siftback.frameworks.step_selection import (
+    AT_ONCE,
+    StepSelection,
+    count_schedule,
+    epochs_of_steps,
+    rank_seed,
+)
 from siftback.frameworks.training_step import TrainingStep
 from siftback.installation import install_command
 from siftback.loader.face import SelectiveLoader
@@ -436,10 +442,8 @@ class SelectiveDataModule(LightningDataModule):
                     batches = len(SelectiveLoader(loader, epochs=epochs, **settings))
                     limit = trainer.limit_train_batches
                     batches = min(limit, batches) if type(limit) is int else int(limit * batches)
-                    count = partial(count_schedule, Schedule(), batches, advice=_GIVE_LENGTH)
-                    steps, accumulation = self._max_steps, trainer.accumulate_grad_batches
-                    counted = count(epochs=epochs, max_steps=steps, accumulation=accumulation)
-                    epochs = counted["epochs"]
+                    accumulation = trainer.accumulate_grad_batches
+                    epochs = min(epochs, epochs_of_steps(self._max_steps, batches, accumulation))
         return SelectiveLoader(loader, epochs=epochs, **settings)
 
     def _run_and_record(self, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any) -> Any:

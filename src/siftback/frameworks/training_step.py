@@ -31,9 +31,6 @@ _LOSSES = frozenset(
 )
 
 
-_ROWS = 8  # of the batches by which the order of a step is found out
-
-
 class TrainingStep:
     """The ``training_step`` of a module, and the losses in it.
 
@@ -198,7 +195,7 @@ class TrainingStep:
 
     def _check_order(self, catch: "CaughtLosses", on_rows: Callable[[Tensor], LossPair]) -> None:
         """Makes sure that losses come in the order of the batch: of its reverse in reverse."""
-        rows = torch.arange(min(catch.count, _ROWS))
+        rows = torch.arange(min(catch.count, 8))  # a few rows show their order
         try:
             losses, others = (on_rows(order).losses.float() for order in (rows, rows.flip(0)))
             apart = (losses - others.flip(0)).abs().sum()
@@ -212,8 +209,7 @@ class TrainingStep:
             raise ConfigError(
                 f"training_step gives {catch.calls[0].name} its examples in another order than "
                 "that of the batch, so that losses would be taken for those of other examples: "
-                f"have it sort or shuffle no rows before its loss, or {self._advice}, in the order "
-                "of the batch"
+                f"have it keep the order of its rows, or {self._advice}, in the order of the batch"
             )
 
 

@@ -75,7 +75,7 @@ class ChainedSource:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all batches of this epoch were given, though no more were asked for."""
+        """Whether all batches of this epoch were given, though the loop did not end yet."""
         return self.is_complete if self.chains else self.source.is_exhausted
 
     @property

@@ -102,11 +102,11 @@ class MethodRatio(NamedTuple):
         return not self.ratio.flat and self.ratio.ratio.reaches(number)
 
     def exceeds(self, number: float) -> bool:
-        """Whether selection paid, and the whole interval of the ratio is above a number."""
+        """Whether selection paid, and the interval of the ratio lies above a number."""
         return self.outcome == "paid" and not self.ratio.flat and self.ratio.low.exceeds(number)
 
     def falls_below(self, number: float) -> bool:
-        """Whether the verdict is worse, and the whole interval of the ratio is below a number."""
+        """Whether the verdict is worse, and the interval of the ratio lies below a number."""
         high, is_clear = self.ratio.high, self.outcome == "worse" and not self.ratio.flat
         return is_clear and high.side != "above" and high.value < number
 

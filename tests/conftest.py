@@ -1,5 +1,6 @@
 """Settings of all tests: property tests have the same examples, and children hear Ctrl-C."""
 
+import gc
 import itertools
 import os
 import signal
@@ -125,22 +126,43 @@ RANKS = {
 
 
 @pytest.fixture(scope="session")
-def found_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], list[Any]]:
-    """Gives what each process found in a script, by rank; whichever worker asks first starts it."""
+def filled_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Gives a folder by name; whichever worker asks first fills it, by a function of its path."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def folder(name: str, fill: Callable[[Path], object]) -> Path:
+        out = shared / name
+        with FileLock(f"{out}.lock"):
+            if not out.exists():
+                out.mkdir()
+                fill(out)
+        return out
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def found_in(filled_once: Callable[..., Path]) -> Callable[[str, int], list[Any]]:
+    """Gives what each process found in a script, by rank."""
     import torch  # which not all tests need
 
     from torchrun import run_by_ranks
 
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-
     def found(script: str, processes: int) -> list[Any]:
-        out = shared / f"{processes}-processes"
-        with FileLock(f"{out}.lock"):
-            if not out.exists():
-                out.mkdir()
-                every = Path(__file__).with_name("all_ranks.py")
-                run_by_ranks(every, out, *RANKS[processes], processes=processes, timeout=360)
+        every = Path(__file__).with_name("all_ranks.py")
+        out = filled_once(
+            f"{processes}-processes",
+            lambda out: run_by_ranks(
+                every, out, *RANKS[processes], processes=processes, timeout=360
+            ),
+        )
         return [torch.load(out / script / f"{rank}.pt") for rank in range(processes)]
 
     return found
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what collecting made out of each collection of garbage, which takes a second of it."""
+    gc.collect()
+    gc.freeze()

@@ -33,19 +33,22 @@ TIMEOUT = 120_000  # milliseconds; a page is there in less than one second, if n
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(filled_once):
     """The folder that it was built in; a warning is an error."""
-    folder = tmp_path_factory.mktemp("docs") / "siftback"
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
-        cwd=ROOT,
-        env=os.environ | {"SITE_URL": ADDRESS, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stderr
-    return folder
+
+    def build(folder):
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir"]
+        built = subprocess.run(
+            [*command, folder / "siftback"],
+            cwd=ROOT,
+            env=os.environ | {"SITE_URL": ADDRESS, "NO_MKDOCS_2_WARNING": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert built.returncode == 0, built.stderr
+
+    return filled_once("docs", build) / "siftback"
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from hypothesis import settings
 
 from command_line import Call
 
+gc.disable()  # until all tests are collected, most of which stays
+
 settings.register_profile("siftback", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("siftback")
 
@@ -75,6 +77,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left if is_left else kept).append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is there by now out of collections of garbage, which would take a second each."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -160,9 +169,3 @@ def found_in(filled_once: Callable[..., Path]) -> Callable[[str, int], list[Any]
         return [torch.load(out / script / f"{rank}.pt") for rank in range(processes)]
 
     return found
-
-
-def pytest_collection_finish() -> None:
-    """Leaves what collecting made out of each collection of garbage, which takes a second of it."""
-    gc.collect()
-    gc.freeze()

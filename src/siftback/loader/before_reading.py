@@ -49,7 +49,6 @@ class DrawingPipeline(Pipeline):
     def __post_init__(self) -> None:
         super().__post_init__()
         source, draw, batches = self.source, self.draw, batches_of(self.source.loader)
-        self.rule, self.is_common = draw.rule, draw.is_common
         self._length = length_of(getattr(self.wrapped, "dataset", None))
         # A loader of another kind than a DataLoader that leaves examples out itself.
         self._set_drawn = None if source.is_ordered else getattr(self.wrapped, "only", None)
@@ -79,16 +78,6 @@ class DrawingPipeline(Pipeline):
         if self.selection and self.draw.current.is_scoring:
             return self.selection.keep
         return self.draw.share
-
-    @property
-    def lr_scale(self) -> float:
-        """See `Pipeline.lr_scale`."""
-        return self.draw.lr_scale
-
-    @property
-    def left_out(self) -> Tensor:
-        """See `Pipeline.left_out`."""
-        return self.draw.left_out
 
     def training_batches(self, epoch: Epoch) -> Iterator[Batch]:
         """See `Pipeline.training_batches`; full batches are given as they are read."""

@@ -181,6 +181,9 @@ class SelectiveLoader:
         is_shorter = shorter_epochs or has_shorter_epochs(loader)
         draw = resolve_draw(loader, memory, epochs, schedule, seed, shorter_epochs=is_shorter)
         source = open_source(loader, draw, seed)
+        self._draw = draw
+        # Whether a state between epochs is that of all processes, whatever their number.
+        self._is_common = bool(draw and draw.is_common)
         if draw is None:
             if shorter_epochs:
                 raise ConfigError(
@@ -482,7 +485,7 @@ class SelectiveLoader:
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples left out unread of this epoch, or of the one just done."""
-        return self._pipeline.left_out
+        return self._draw.left_out if self._draw else torch.arange(0)
 
     @property
     def share(self) -> float:
@@ -518,12 +521,12 @@ class SelectiveLoader:
     @property
     def lr_scale(self) -> float:
         """Factor of the learning rate in this epoch: 1 except for `Kakurenbo`."""
-        return self._pipeline.lr_scale
+        return self._draw.lr_scale if self._draw else 1.0
 
     @property
     def memory(self) -> EpochRule | None:
         """The rule that chooses before reading; None where none does."""
-        return self._pipeline.rule
+        return self._draw.rule if self._draw else None
 
     @property
     def selector(self) -> Selector | None:
@@ -579,7 +582,7 @@ class SelectiveLoader:
         pipeline = self._pipeline
         pipeline.finish_step()
         # The state of all processes together.
-        is_common = pipeline.is_common and pipeline.is_between_epochs
+        is_common = self._is_common and pipeline.is_between_epochs
         state = {
             "version": VERSION,
             "settings": self._settings() | (_OF_ALL if is_common else {}),
@@ -611,7 +614,7 @@ class SelectiveLoader:
         checks = dict.fromkeys(settings, anything) | sizes
         check_entries(self, state, {"settings": dict_of(checks)})
         saved = state["settings"]
-        if self._pipeline.is_common and all(saved[name] is None for name in _OF_ALL):
+        if self._is_common and all(saved[name] is None for name in _OF_ALL):
             settings |= _OF_ALL
         for name in _OF_ALL:
             if saved[name] != settings[name]:

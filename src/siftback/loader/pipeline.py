@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
@@ -24,7 +23,6 @@ from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
 from siftback.loader.wrapped import is_own_size, resolve_pool, sizes_of
 from siftback.processes.barrier import barrier
-from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection
@@ -83,8 +81,6 @@ class Pipeline(ABC):
         is_own_size: Whether whole batches of the wrapped loader are training batches as they are.
         splits: Whether batches are taken apart, or joined with others.
         leaves_out_read: Whether examples that were read are left out.
-        rule: Draws epochs before they are read; None without one.
-        is_common: Whether a state between epochs is that of all processes, whatever their number.
         epoch: The epoch that training is in.
         is_set: Whether `set_epoch` had it begin again.
         known_steps: Training batches of the current epoch; None where they are not known.
@@ -114,8 +110,6 @@ class Pipeline(ABC):
     trial: PoolTrial = field(default_factory=PoolTrial)
 
     splits = True
-    rule: EpochRule | None = field(default=None, init=False)
-    is_common = False
 
     def __post_init__(self) -> None:
         self.examples = examples_of(self.wrapped)
@@ -162,16 +156,6 @@ class Pipeline(ABC):
     @abstractmethod
     def share(self) -> float:
         """Share of the examples that is trained on."""
-
-    @property
-    def lr_scale(self) -> float:
-        """Factor of the learning rate in this epoch."""
-        return 1.0
-
-    @property
-    def left_out(self) -> Tensor:
-        """int64[n], the examples left out unread of this epoch, or of the one just done."""
-        return torch.arange(0)
 
     @property
     def next_epoch(self) -> int:

@@ -207,7 +207,7 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.begun_rows`."""
         draw, loader = self.draw, self.source.loader
         if self.selection and draw.current.is_scoring:
-            return self.scored_rows(self.selection, number)
+            return self.selection.plan_rows(loader, number)
         examples = draw.current.drawn // draw.world
         if is_trackable(loader):
             if not is_plain(batches_of(loader)):

@@ -238,13 +238,11 @@ class SelectiveLoader:
             "wrapped": loader,
             "source": source,
             "selection": selection,
-            "schedule": self.schedule,
             "epochs": self.epochs,
             "model": model,
             "pool": resolve_pool(loader, pool),
             "record": self._record,
             "stats": self.stats,
-            "attach": attach,
         }
         self._pipeline: Pipeline
         if draw is None:
@@ -274,8 +272,7 @@ class SelectiveLoader:
                 record.give(batch, epoch.number)
                 if selection and follows:
                     pipeline.follow_step(selection, batch)
-                attach = pipeline.attach
-                yield batch.with_columns(batch.loss_weights()) if attach else batch.data
+                yield batch.with_columns(batch.loss_weights()) if record.attach else batch.data
                 if pipeline.epoch is not epoch:
                     raise ConfigError(
                         "the loader was iterated again since this iterator gave a batch: take the "
@@ -673,7 +670,7 @@ class SelectiveLoader:
             "scorer": self.scorer,
             "epochs": self.epochs,
             "loss": self._loss,
-            "attach": pipeline.attach,
+            "attach": self._record.attach,
             "pad": pipeline.pool.pad,
         }
         del settings["rank"]

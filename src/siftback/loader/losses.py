@@ -68,6 +68,7 @@ class LossRecord:
         reweights: Whether a selection among the examples of a batch gives them weights.
 
     Attributes:
+        attach: As given.
         learns: Whether a rule learns from the losses, which must then be recorded.
         guard: The rule's `NoiseGuard`; None without one.
         recorded: The number of batches of this epoch of which losses were recorded.
@@ -93,7 +94,7 @@ class LossRecord:
         self.on_nonfinite, self._stats = on_nonfinite, stats
         self._draw: Any = draw  # whenever a rule learns or reweights
         rule = getattr(draw, "rule", None)
-        self._attach, self._knows_indices = attach, knows_indices
+        self.attach, self._knows_indices = attach, knows_indices
         self._selection_reweights = reweights
         self.learns: bool = getattr(rule, "learns", False)
         self.guard: Any = getattr(rule, "guard", None)
@@ -137,7 +138,7 @@ class LossRecord:
         reweights, draw = self._selection_reweights, self._draw
         if draw:
             epoch, reweights = draw.current.number, reweights or draw.reweights
-        needs_weights = reweights and not self._attach
+        needs_weights = reweights and not self.attach
         weights = batch.weights if reweights else None  # those of a pool may be known to be 1
         without_data = Batch((), batch.size, batch.device, batch.indices, weights)
         self._queue.append(PendingBatch(without_data, epoch, needs_weights, missing=batch.size))
@@ -302,7 +303,7 @@ class LossRecord:
             pending = self.next(None if reduced else len(losses), apply_weights=apply_weights)
             batch, epoch = pending.batch, pending.epoch
             indices, count = batch.indices, batch.size
-            if pending.needs_weights or (self._attach and self._reweights):
+            if pending.needs_weights or (self.attach and self._reweights):
                 weights = batch.weights
         else:
             count, epoch = len(indices) if reduced else len(losses), self._epoch

@@ -21,10 +21,8 @@ from siftback.epochs.sampler import warning_beyond
 from siftback.errors import BatchError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
-from siftback.loader.wrapped import is_own_size, resolve_pool, sizes_of
+from siftback.loader.wrapped import is_own_size, resolve_pool
 from siftback.processes.barrier import barrier
-from siftback.schedule import Schedule
-from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection
 from siftback.state import check_entries, dict_of, integer, nothing, number, state_of, tuple_of
 
@@ -70,13 +68,11 @@ class Pipeline(ABC):
         wrapped: The wrapped loader.
         source: Reads it.
         selection: Selects among the examples of a batch that was read; None where nothing does.
-        schedule: When selection is on.
         epochs: Epochs of the whole training; None where they are not known.
         model: The model to whose device batches are moved; None where they stay.
         pool: Makes the training batches; one without a size takes that of the first batch.
         record: Matches losses with batches.
         stats: Counts what is done.
-        attach: Whether batches carry their indices and weights.
         examples: Number of examples of the data set; None where it is not known.
         is_own_size: Whether whole batches of the wrapped loader are training batches as they are.
         splits: Whether batches are taken apart, or joined with others.
@@ -93,13 +89,11 @@ class Pipeline(ABC):
     wrapped: Any
     source: Source
     selection: BatchSelection | None
-    schedule: Schedule
     epochs: float | None
     model: nn.Module | None
     pool: Pool
     record: LossRecord
     stats: Stats
-    attach: bool
     epoch: Epoch = NO_EPOCH
     is_set: bool = False
     known_steps: int | None = None
@@ -496,23 +490,6 @@ class Pipeline(ABC):
         if self.selection and self.selection.is_by_chance:
             raise self.selection.left_to_chance()
 
-    def scored_rows(self, selection: BatchSelection, number: int) -> tuple[int, bool]:
-        """Returns the examples kept of an epoch whose batches are scored, and whether all are.
-
-        Raises:
-            TypeError: If they are not known before it.
-        """
-        (count, size, examples), total = sizes_of(self.source.loader), 0
-        for batch in range(count):
-            rows, done = min(size, examples - batch * size), number + batch / count
-            if self.schedule.is_on(done, self.epochs, batch):
-                keep = self.schedule.keep(done, self.epochs, own=selection.keep)
-                if not selection.exact and (keep < 1 or selection.has_limit):
-                    raise selection.left_to_chance()
-                rows = count_of(keep, rows) if selection.exact else rows
-            total += rows
-        return total, total == examples
-
     def count(self, rows: int, is_whole: bool) -> int:
         """Returns the training batches of some examples, which are all of an epoch or not."""
         size, drop_last = self.pool.batch_size, self.pool.drop_last
@@ -611,8 +588,7 @@ class ScoringPipeline(Pipeline):
     @property
     def share(self) -> float:
         """See `Pipeline.share`."""
-        is_on = self.schedule.is_on(self.done, self.epochs)
-        return self.schedule.keep(self.done, self.epochs, own=self.selection.keep) if is_on else 1.0
+        return self.selection.share(self.done)
 
     def check_lengths(self) -> None:
         """Checks nothing: a sampler of PyTorch's follows a data set that grows."""
@@ -624,4 +600,4 @@ class ScoringPipeline(Pipeline):
 
     def plan_rows(self, number: int) -> tuple[int, bool]:
         """See `Pipeline.plan_rows`."""
-        return self.scored_rows(self.selection, number)
+        return self.selection.plan_rows(self.source.loader, number)

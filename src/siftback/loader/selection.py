@@ -17,6 +17,7 @@ from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
+from siftback.loader.wrapped import sizes_of
 from siftback.losses.per_example import Losses, LossFn, check_finite, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
 from siftback.schedule import Schedule
@@ -174,6 +175,28 @@ class BatchSelection:
                 )
             )
             self.score(batch)
+
+    def share(self, done: float) -> float:
+        """Returns the share of the examples that is to be kept when as many epochs are done."""
+        is_on = self._schedule.is_on(done, self._epochs)
+        return self._schedule.keep(done, self._epochs, own=self.keep) if is_on else 1.0
+
+    def plan_rows(self, loader: Any, number: int) -> tuple[int, bool]:
+        """Returns the examples kept of an epoch of a loader, and whether these are all.
+
+        Raises:
+            TypeError: If they are not known before it.
+        """
+        (count, size, examples), total = sizes_of(loader), 0
+        for batch in range(count):
+            rows, done = min(size, examples - batch * size), number + batch / count
+            if self._is_on(done, batch):
+                keep = self._schedule.keep(done, self._epochs, own=self.keep)
+                if not self.exact and (keep < 1 or self.has_limit):
+                    raise self.left_to_chance()
+                rows = count_of(keep, rows) if self.exact else rows
+            total += rows
+        return total, total == examples
 
     def left_to_chance(self) -> TypeError:
         """Returns the error that the number of examples kept is left to chance."""

@@ -4,10 +4,9 @@ Here a pass is one iteration of the wrapped loader, and an epoch ends with its l
 wherever in a pass that is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from siftback.batches.batch import Batch
@@ -33,8 +32,6 @@ class ChainedSource:
         chains: Whether a next pass is begun where this one ends within the epoch.
         released: Training batches of such an epoch that were given.
         steps: Training batches of such an epoch.
-        begin_pass: Begins a pass.
-        end_pass: Ends one all of which was read.
     """
 
     def __init__(self, source: Source) -> None:
@@ -42,8 +39,6 @@ class ChainedSource:
         self.epoch = self.released = self.steps = self._read = 0
         self.chains = self._is_told = False
         self._batches: Iterator[Batch] | None = None  # the rest of the current pass
-        self.begin_pass: Callable[[], None] = lambda: None
-        self.end_pass: Callable[[], None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         if name == "source":  # a copy without attributes yet
@@ -91,23 +86,19 @@ class ChainedSource:
         return self.epoch + self.source.epochs_done - self.source.epoch
 
     def batches(self) -> Iterator[Batch]:
-        """Yields the batches of the wrapped loader, to the end of the pass or without one."""
-        while True:
-            if self._batches is None:
-                self._batches = self.source.batches()
-            yield from self._batches
-            self._batches = None
-            is_empty = not self.source.is_within
-            self.end_pass()
-            self.source.end_epoch()
-            if is_empty or not self.chains:
-                return
-            self._begin_pass()
+        """Yields the batches of the pass that are left."""
+        if self._batches is None:
+            self._batches = self.source.batches()
+        yield from self._batches
+        self._batches = None
 
-    def _begin_pass(self) -> None:
-        if self._is_told:
+    def end_pass(self) -> bool:
+        """Ends a pass all of which was read; returns whether a next one begins in the epoch."""
+        goes_on = self.chains and self.source.is_within
+        self.source.end_epoch()
+        if goes_on and self._is_told:
             self.source.set_epoch(self.source.epoch)
-        self.begin_pass()
+        return goes_on
 
     def leave_pass(self) -> None:
         """Ends a pass of which there may be more."""
@@ -188,8 +179,6 @@ class ChainingPipeline(DrawingPipeline):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.gives_as_read = False
-        self.source.begin_pass = self._begin_pass
-        self.source.end_pass = partial(DrawingPipeline.end_pass, self)
 
     @property
     def is_between_epochs(self) -> bool:
@@ -209,6 +198,16 @@ class ChainingPipeline(DrawingPipeline):
                 return
         self.end_source(epoch)
 
+    def read_batches(self) -> Iterator[Batch]:
+        """See `Pipeline.read_batches`; where a pass ends, the next one is drawn."""
+        goes_on = True
+        while goes_on:
+            yield from self.source.batches()
+            self.end_pass()
+            goes_on = self.source.end_pass()
+            if goes_on:
+                self._begin_pass()
+
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """See `Pipeline.begin_whole_epoch`."""
         Pipeline.begin_whole_epoch(self, number, again=again)
@@ -225,8 +224,9 @@ class ChainingPipeline(DrawingPipeline):
         self.draw.begin(self.source.epoch, number=self.source.source.epoch, again=again)
         self._follow_draw()
 
-    def end_pass(self) -> None:
-        """Does nothing where an epoch ends, as its pass goes on."""
+    def end_source(self, epoch: Epoch) -> None:
+        """See `Pipeline.end_source`; the pass goes on."""
+        Pipeline.end_source(self, epoch)
 
     def leave_source(self) -> None:
         """See `Pipeline.leave_source`."""

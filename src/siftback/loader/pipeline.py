@@ -183,7 +183,7 @@ class Pipeline(ABC):
     def pooled_batches(self, epoch: Epoch) -> Iterator[Batch]:
         """Yields full batches of the examples that are kept of each batch that the loader reads."""
         source, pool, stats = self.source, self.pool, self.stats
-        batches, is_single = source.batches(), False
+        batches, is_single = self.read_batches(), False
         if len(pool):  # before this epoch, or when a state was saved
             yield from pool.release_full(self.to_come)
         for read in batches:
@@ -222,6 +222,10 @@ class Pipeline(ABC):
         is_single = is_single or self.known_steps == 1
         self.end_source(epoch)
         yield from pool.release_last(single=is_single)
+
+    def read_batches(self) -> Iterator[Batch]:
+        """Returns the batches of an epoch, or of its rest, as the wrapped loader has them."""
+        return self.source.batches()
 
     def admit(self, batch: Batch) -> Batch:
         """Checks a batch that was read, and moves it to the model's device.

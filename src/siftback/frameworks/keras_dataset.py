@@ -294,8 +294,10 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         return x, y, weights[0] if weights else None
 
 
-class Progress(Stateful):
+class Progress(keras.callbacks.Callback, Stateful):
     """Which epoch a training is in, and how many of its batches were trained on.
+
+    It is the first callback of a training, and so up to date before others save it.
 
     Args:
         model: The wrapper, in whose files it is saved.
@@ -308,6 +310,7 @@ class Progress(Stateful):
     """
 
     def __init__(self, model: Any) -> None:
+        super().__init__()
         self._model = model
         self._epoch, self._batches = 0, _NONE
         self._random: dict[str, Any] = {}  # to be restored before the next step
@@ -327,7 +330,7 @@ class Progress(Stateful):
         if self.dataset:
             self.dataset.end_training()
 
-    def begin_epoch(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begins an epoch, or goes on within the one of the loaded state.
 
         Raises:
@@ -336,20 +339,25 @@ class Progress(Stateful):
         resumes = bool(self.loaded) and self._load(self.loaded, epoch)
         self.loaded = {}
         if not resumes:
-            self.begin_step()
+            self.restore_random_state()
             self._batches = 0
             if self.dataset:
                 self.dataset.begin_epoch(epoch)
         self._epoch = epoch
 
-    def begin_step(self) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Begins a step."""
+        self.restore_random_state()
+
+    def restore_random_state(self) -> None:
         """Restores random states, if the step is the first of an epoch or of its rest."""
         if self._random:
             restore_random_state(self._random, self._model)
             self._random = {}
 
-    def end_step(self) -> None:
-        """Counts a batch."""
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Counts a batch, and logs the share of the examples that is kept now."""
+        logs["sift/share"] = self._model.share  # before another pass is drawn
         self._batches += 1
         if self.dataset and self._batches == self.dataset.batches:
             self.end_epoch()  # what is saved after its last step is not within it
@@ -366,9 +374,22 @@ class Progress(Stateful):
                 # Keras draws other numbers of random seeds after the rest of an epoch.
                 self._random = random_state_of(self._model)
 
-    def log_share(self, _: int, logs: dict[str, Any]) -> None:
-        """Adds the share of the examples that is kept now to what is logged."""
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Ends the epoch, and logs the share of the examples that is kept now."""
+        self.end_epoch()
         logs["sift/share"] = self._model.share
+
+    def begin_restored(self, before: dict[str, Any], _: Any) -> None:
+        """Has ``fit()`` begin with the epoch of weights that a callback has restored.
+
+        Keras 3.15 saves epoch 0 within the first epoch after a restart, and the epoch that is over
+        after its last batch.
+
+        Args:
+            before: The state that was loaded before ``fit()``.
+        """
+        if self.loaded and self.loaded is not before:
+            self._model._initial_epoch = self.loaded["epoch"]
 
     def log_statistics(self, _: int, logs: dict[str, Any]) -> None:
         """Adds the statistics of the selection to what is logged."""
@@ -452,47 +473,8 @@ class Progress(Stateful):
         if resumes or follows:
             self._random = state["random_state"]
             if batches == 0:  # before Keras asks for a batch, as when it was saved
-                self.begin_step()
+                self.restore_random_state()
         return resumes
-
-
-class _Begins(keras.callbacks.Callback):
-    """The first callback: reports to the progress what training does, before others save it."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress = progress
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._progress.begin_epoch(epoch)
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._progress.begin_step()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._progress.log_share(batch, logs)  # before another pass is drawn
-        self._progress.end_step()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._progress.end_epoch()
-        self._progress.log_share(epoch, logs)
-
-
-class _Starts(keras.callbacks.Callback):
-    """The last callback: has ``fit()`` begin with the epoch of the weights that were restored.
-
-    Keras 3.15 saves epoch 0 within the first epoch after a restart, and the epoch that is over
-    after its last batch.
-    """
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress, self._before = progress, progress.loaded
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        restored = self._progress.loaded
-        if restored and restored is not self._before:
-            self.model._initial_epoch = restored["epoch"]
 
 
 def callbacks_with_progress(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
@@ -506,13 +488,13 @@ def callbacks_with_progress(progress: Progress, callbacks: Any, verbose: Any) ->
     kinds, callbacks = keras.callbacks, keras.tree.flatten(callbacks or [])
     shows = any(isinstance(callback, kinds.ProgbarLogger) for callback in callbacks)
     # Each callback sees what those before it logged: a bar of Keras's own the share alone.
-    first = (
-        [_Begins(progress)] if shows or verbose == 0 else [_Begins(progress), kinds.ProgbarLogger()]
-    )
+    first = [progress] if shows or verbose == 0 else [progress, kinds.ProgbarLogger()]
     log = progress.log_statistics
     first.append(kinds.LambdaCallback(on_train_batch_end=log, on_epoch_end=log))
-    restores = any(isinstance(callback, kinds.BackupAndRestore) for callback in callbacks)
-    return [*first, *callbacks, *([_Starts(progress)] if restores else [])]
+    if any(isinstance(callback, kinds.BackupAndRestore) for callback in callbacks):
+        begin = partial(progress.begin_restored, progress.loaded)
+        callbacks.append(kinds.LambdaCallback(on_train_begin=begin))  # after it has restored
+    return [*first, *callbacks]
 
 
 def check_settings(dataset: SelectiveDataset, settings: dict[str, Any]) -> None:

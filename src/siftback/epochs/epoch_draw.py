@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from siftback.arguments import format_value
 from siftback.batches.order import index_tensor
-from siftback.epochs.draw_weights import draw_weights, find_candidates
 from siftback.epochs.rule_losses import RuleLosses
 from siftback.errors import BatchError, ConfigError
 from siftback.processes.distributed import broadcast, rank_and_world
@@ -337,7 +337,7 @@ class EpochDraw:
         is_scoring = self._is_on and self.rule.is_pass(number)
         draws, weights = self._is_on and not is_scoring, self._ones()
         if draws:
-            weights = draw_weights(self.rule, number, self._generator())
+            weights = self._draw_weights()
             if self.losses.exchanges:
                 # Not left to each process: a rule whose state depends on the order of what it
                 # was given, which is another in each, would draw others.
@@ -363,13 +363,16 @@ class EpochDraw:
         Raises:
             ConfigError: If the rule does not draw one weight for each candidate.
         """
-        started, number = time.perf_counter(), self._number
+        started, weights = time.perf_counter(), self._ones()
         if self.is_waiting:
             self.passes = []
         self._prepare_draw()
         candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
-        weights = draw_weights(self.rule, number, self._generator(), candidates)
-        drawn = self._make_pass(number, draws=True, weights=weights)
+        if len(candidates) == self.rule.examples:  # as without a sampler
+            weights = self._draw_weights()
+        elif len(candidates):
+            weights[candidates] = self._draw_weights(candidates)
+        drawn = self._make_pass(self._number, draws=True, weights=weights)
         sampled = weights[candidates if order is None else order]
         if order is not None:
             drawn.order = order[sampled != 0]
@@ -385,6 +388,33 @@ class EpochDraw:
         if self.schedule.anneal:
             rule: Any = self.rule
             rule.set_keep(self.schedule.keep(done, self.epochs, own=self._keep_of_rule))
+
+    def _draw_weights(self, candidates: Tensor | None = None) -> Tensor:
+        """Returns the weights that the rule draws for a pass, among all examples or some of them.
+
+        Args:
+            candidates: int64[m], ascending, the examples to draw among; None for all.
+
+        Returns:
+            float32[rows], or float32[m] of candidates.
+
+        Raises:
+            ConfigError: If the rule does not draw one weight for each.
+        """
+        rule, number, name = self.rule, self._number, type(self.rule).__name__
+        with rule.among(candidates):
+            weights = rule.draw(number, generator_of(self._seed, number, Stream.DRAW))
+            if rule.shards:
+                rule.shards.check_drawn(name, weights, rule.count(number) or 0)
+            elif getattr(weights, "shape", None) != (rule.rows,):
+                kind = "examples" if candidates is None else "candidates"
+                raise ConfigError(
+                    f"{name}.draw gave {format_value(weights)} in epoch {number}, and there are "
+                    f"{rule.rows} {kind}: have it give float32[{rule.rows}], one weight for each; "
+                    "state of its own per example is indexed by self.candidates, where a sampler "
+                    "gives some alone"
+                )
+        return weights
 
     def _append(self, drawn: Pass, weights: Tensor, started: float) -> None:
         """Appends a pass that was drawn, with the weights of the examples it was drawn among."""
@@ -406,9 +436,6 @@ class EpochDraw:
                 "remembers the losses of all examples: train for more epochs, or without it",
                 stacklevel=4,
             )
-
-    def _generator(self) -> torch.Generator:
-        return generator_of(self._seed, self._number, Stream.DRAW)
 
     def _ones(self) -> Tensor:
         return torch.ones(self.rule.rows, dtype=torch.float32)
@@ -661,3 +688,36 @@ class EpochDraw:
             return self._shards.state_of(packed["bits"])
         copies = {name: v.clone() for name, v in packed.items() if isinstance(v, Tensor)}
         return {**packed, **copies} or None
+
+
+def find_candidates(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -> Tensor:
+    """Returns the examples that a rule draws among in an epoch of a user's sampler.
+
+    Where a sampler gives some examples, each once, the rule draws among these. Where it gives them
+    with probabilities of its own, the rule draws among all those that it knows, whatever the
+    sampler gives in this epoch: that an example is trained on then has the product of both
+    probabilities. One that the rule does not know yet is trained on as it first comes, and takes
+    the place of no other.
+
+    Args:
+        rule: The rule.
+        order: int64[n], what the sampler gives; None where that is not known beforehand.
+        is_weighted: Whether it gives them with probabilities of its own.
+
+    Returns:
+        int64[m], ascending.
+
+    >>> from siftback import Memory
+    >>> rule = Memory()
+    >>> rule.grow(9)
+    >>> rule.update(torch.tensor([2, 3, 7]), torch.ones(3), epoch=0)
+    >>> find_candidates(rule, torch.tensor([8, 0, 3]), is_weighted=False)
+    tensor([0, 3, 8])
+    >>> find_candidates(rule, torch.tensor([8, 8, 3]), is_weighted=False)  # an example twice
+    tensor([2, 3, 7])
+    """
+    if order is not None and not is_weighted:
+        candidates = order.sort().values
+        if not (candidates.diff() == 0).any():
+            return candidates
+    return rule.has_value.nonzero().squeeze(1)

@@ -302,9 +302,7 @@ class LossRecord:
                 )
             pending = self.next(None if reduced else len(losses), apply_weights=apply_weights)
             batch, epoch = pending.batch, pending.epoch
-            indices, count = batch.indices, batch.size
-            if pending.needs_weights or (self.attach and self._reweights):
-                weights = batch.weights
+            indices, count, weights = batch.indices, batch.size, batch.weights
         else:
             count, epoch = len(indices) if reduced else len(losses), self._epoch
             indices = check_indices(indices, count, "loader.loss")
@@ -323,10 +321,11 @@ class LossRecord:
                     )
         if not apply_weights:
             weights = None
-        will_weigh = self._reweights or self._rule_reweights
-        if weights is not None and reduced:
-            will_weigh |= bool((weights != 1).any())
-        if reduced and apply_weights and will_weigh:
+        elif reduced and (
+            self._reweights
+            or self._rule_reweights
+            or (weights is not None and bool((weights != 1).any()))
+        ):
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"

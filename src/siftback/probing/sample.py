@@ -1,19 +1,17 @@
 """Batches of a loader to measure on; the loader's state is restored."""
 
 import copy
-import random
 import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
-import torch
 from torch import nn
 
 from siftback.batches import tree
 from siftback.batches.batch import Batch
+from siftback.batches.collating import undisturbed
 from siftback.batches.indices import examples_of
 from siftback.batches.order import is_plain, is_trackable
 from siftback.batches.source import Source
@@ -41,6 +39,7 @@ class Sample:
         reads_chosen_only: Whether the loader can leave examples unread: a ``DataLoader`` over a
             map-style data set, or a loader with a method ``only`` that sets which to read.
 
+    >>> import torch
     >>> sample = Sample([torch.zeros(4, 2), torch.ones(4, 2), torch.ones(1, 2)], nn.Identity())
     >>> sample.first().data.shape, [sample.next(turn)[0] for turn in range(4)]
     (torch.Size([4, 2]), [0, 1, 0, 1])
@@ -125,13 +124,10 @@ def unmoved(loader: Iterable[Any]) -> Iterator[None]:
     position = copy.deepcopy(source.state_dict())
     stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
     order = copy.deepcopy(sampler.state_dict()) if stateful else None
-    python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        source.load_state_dict(position)
-        if stateful:
-            sampler.load_state_dict(order)
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(pytorch)
+    with undisturbed():
+        try:
+            yield
+        finally:
+            source.load_state_dict(position)
+            if stateful:
+                sampler.load_state_dict(order)

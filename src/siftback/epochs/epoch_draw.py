@@ -522,16 +522,6 @@ class EpochDraw:
         return math.inf if self.sampler and not self.passes[-1].whole else self.length
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """Number of this epoch's examples that came, and of all that they stand for."""
-        return self._read, self._passed
-
-    @progress.setter
-    def progress(self, progress: tuple[int, int]) -> None:
-        self._read, self._passed = progress
-        self._before, self._is_over = self._read, False
-
-    @property
     def remaining(self) -> int:
         """Number of the data set's examples that the pass of this epoch did not come past."""
         last = self.passes[-1]
@@ -644,12 +634,17 @@ class EpochDraw:
             self.losses.stream.load_state_dict(state["rows"])
         self.passes = [self._loaded_pass(saved) for saved in state["passes"] or []]
         self._epoch, self._expected, self._number = state["epoch"]
-        self._before, self._read, self._passed, self.requested = state["read"]
-        self._is_on, self._is_over = state["is_on"], state["is_over"]
+        self._is_on = state["is_on"]
+        self.go_to(state)
         if not self.passes:
             self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
         self.reweights = state["reweights"]
         self.losses.recorded = state["recorded"]
+
+    def go_to(self, state: dict[str, Any]) -> None:
+        """Goes to the place of a state within its epoch, whose passes this draw has."""
+        self._before, self._read, self._passed, self.requested = state["read"]
+        self._is_over = state["is_over"]
 
     def _loaded_pass(self, saved: dict[str, Any]) -> Pass:
         weights = torch.ones(saved["examples"], dtype=torch.float32)

@@ -229,19 +229,11 @@ class DrawingPipeline(Pipeline):
         """See `Pipeline.members`."""
         return {**super().members(), "draw": self.draw}
 
-    def load_flow(self, state: dict[str, Any], progress: tuple[int, int] | None = None) -> None:
-        """Goes on as `Pipeline.load_flow` does.
-
-        Args:
-            state: The saved state.
-            progress: The progress of the draw, to go back to; None where that was loaded.
-        """
+    def load_flow(self, state: dict[str, Any]) -> None:
+        """See `Pipeline.load_flow`."""
         super().load_flow(state)
+        self.draw.go_to(state["draw"])
         self._follow_draw()  # as batches that were done do not come to the check again
-        if progress is not None:
-            self.draw.progress = progress
-        if self.loaded:
-            self.loaded = partial(self.load_flow, state, self.draw.progress)
 
     def _weights_of(self, batch: Batch) -> Tensor:
         """Returns float32[N], the weights that examples were drawn with, 0 for those left out."""

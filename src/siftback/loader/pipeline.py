@@ -83,7 +83,7 @@ class Pipeline(ABC):
         to_come: Examples that it still adds to the pool; infinity where they are not known.
         done: Epochs of source examples done before the batch given last.
         done_next: Epochs of source examples done before the next batch.
-        loaded: Goes back to the state within an epoch that was loaded; None where there is none.
+        loaded: The state within an epoch that was loaded, to go back to; None without one.
     """
 
     wrapped: Any
@@ -100,7 +100,7 @@ class Pipeline(ABC):
     to_come: float = math.inf
     done: float = 0.0
     done_next: float = 0.0
-    loaded: Callable[[], None] | None = None
+    loaded: dict[str, Any] | None = None
     trial: PoolTrial = field(default_factory=PoolTrial)
 
     splits = True
@@ -352,7 +352,7 @@ class Pipeline(ABC):
         if self.is_set:
             source.position = 0
         elif begins_again and self.loaded:
-            self.loaded()
+            self.load_flow(self.loaded)
         elif begins_again:
             source.go_to(epoch.number)
             return True
@@ -577,7 +577,7 @@ class Pipeline(ABC):
         if self.selection:
             self.selection.is_tried = self.source.epoch > 0 or self.source.is_within
         self.record.clear()
-        self.loaded = partial(self.load_flow, state) if self.source.is_within else None
+        self.loaded = state if self.source.is_within else None
 
     def _empty_pool(self, sizes: Mapping[str, Any]) -> Pool:
         return Pool(sizes["batch_size"], sizes["drop_last"], pad=self.pool.pad)

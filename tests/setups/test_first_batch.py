@@ -229,7 +229,7 @@ def trained(make, monkeypatch=None):
     if monkeypatch is not None:
         scored = "siftback.loader.selection.BatchSelection.try_scores"
         monkeypatch.setattr(scored, lambda *arguments: None)
-        monkeypatch.setattr("siftback.loader.pipeline.PoolTrial.join", lambda *arguments: None)
+        monkeypatch.setattr("siftback.batches.pool.Pool.try_batch", lambda *arguments: None)
     torch.manual_seed(0), np.random.seed(0), random.seed(0)
     model = Noisy()
     optimizer = optimizer_of(model)

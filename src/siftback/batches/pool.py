@@ -56,6 +56,7 @@ class Pool:
         ready: Number of full batches to be released next, after the one released last.
         lists: Which lists in a batch hold one example per entry, see `read_structure`; None before
             the first batch, which says it unless it is set.
+        is_tried: Whether rows of two shapes were joined, on trial or in earnest.
 
     Raises:
         ConfigError: If ``batch_size`` is not a positive integer, or ``drop_last`` is not one of
@@ -93,6 +94,9 @@ class Pool:
         self.lists: Lists | None = None
         self._batches: deque[Batch] = deque()
         self._pooled = 0
+        self.is_tried = False
+        self._tried_row: Batch | None = None
+        self._tried_shapes: list[Any] | None = None
 
     def __len__(self) -> int:
         return self._pooled
@@ -144,6 +148,38 @@ class Pool:
             self.abandon()
         elif count > 1 or single or self.batch_size == 1 or self._batches[0].lists is None:
             yield self._release(count)
+
+    def try_batch(self, batch: Batch, where: str) -> None:
+        """Pools an example of a batch with one of the batch before, on trial.
+
+        It is done until batches of two shapes were joined: batches that are padded to the longest
+        of each have rows of other shapes in the second batch.
+
+        Args:
+            batch: A batch.
+            where: Description of the batch, for errors.
+
+        Raises:
+            BatchError: If they cannot be pooled.
+        """
+        shapes = tree.shapes(batch.data, batch.lists or frozenset())
+        if shapes == self._tried_shapes:
+            return
+        with undisturbed(), explaining(f"while examples of {where} were pooled on trial"):
+            try:
+                data = tree.take(batch.data, torch.zeros(1, dtype=torch.int64), batch.lists)
+                row, pool = Batch(data, 1, batch.device, lists=batch.lists), Pool(2, pad=self.pad)
+                for single in (self._tried_row or row, row):
+                    pool.add_batch(single, is_copy=True)
+                next(pool.release_full(math.inf))
+            except (RuntimeError, NotImplementedError) as error:
+                raise BatchError(
+                    f"{where} cannot be split into examples and pooled ({error}): have the "
+                    "collate function make it of tensors with a row per example"
+                ) from error
+        self.is_tried = bool(self._tried_row)
+        if not self._tried_row:
+            self._tried_row, self._tried_shapes = row, shapes
 
     def abandon(self) -> None:
         """Drops the rest of an interrupted epoch, unless ``drop_last="carry"``."""
@@ -268,51 +304,6 @@ class Pool:
             torch.cat(weights) if len(weights) == len(batches) else None,
             lists=first.lists,
         )
-
-
-class PoolTrial:
-    """Joins examples of the first batches as a pool will, until batches of two shapes were joined.
-
-    Batches that are padded to the longest of each have rows of other shapes in the second batch.
-
-    Attributes:
-        is_over: Whether batches of two shapes were joined.
-    """
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self._row: Batch | None = None
-        self._shapes: list[Any] | None = None
-
-    def join(self, batch: Batch, pad: Pad | None, where: str) -> None:
-        """Tries to pool examples of a batch with those of the one before.
-
-        Args:
-            batch: A batch.
-            pad: How rows of several shapes are joined.
-            where: Description of the batch, for errors.
-
-        Raises:
-            BatchError: If they cannot be pooled.
-        """
-        shapes = tree.shapes(batch.data, batch.lists or frozenset())
-        if shapes == self._shapes:
-            return
-        with undisturbed(), explaining(f"while examples of {where} were pooled on trial"):
-            try:
-                data = tree.take(batch.data, torch.zeros(1, dtype=torch.int64), batch.lists)
-                row, pool = Batch(data, 1, batch.device, lists=batch.lists), Pool(2, pad=pad)
-                for single in (self._row or row, row):
-                    pool.add_batch(single, is_copy=True)
-                next(pool.release_full(math.inf))
-            except (RuntimeError, NotImplementedError) as error:
-                raise BatchError(
-                    f"{where} cannot be split into examples and pooled ({error}): have the "
-                    "collate function make it of tensors with a row per example"
-                ) from error
-        self.is_over = self._row is not None
-        if self._row is None:
-            self._row, self._shapes = row, shapes
 
 
 def _batch_check(count: int, weighted: bool, indexed: bool) -> Check:

@@ -5,7 +5,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
 from siftback.batches.order import count_batches, sampler_of
-from siftback.batches.pool import Pool, PoolTrial
+from siftback.batches.pool import Pool
 from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
 from siftback.batches.stats import Stats
 from siftback.epochs.sampler import warning_beyond
@@ -101,7 +101,6 @@ class Pipeline(ABC):
     done: float = 0.0
     done_next: float = 0.0
     loaded: dict[str, Any] | None = None
-    trial: PoolTrial = field(default_factory=PoolTrial)
 
     splits = True
 
@@ -209,15 +208,15 @@ class Pipeline(ABC):
             self.to_come = max(self.to_come - selected.size, 0)
             fits = batch.lists is not None and len(batch.requested) in (0, batch.size)
             if fits or self.splits:
-                if self.leaves_out_read and not self.trial.is_over:
-                    self.trial.join(batch, pool.pad, source.place)
+                if self.leaves_out_read and not pool.is_tried:
+                    pool.try_batch(batch, source.place)
                 pool.add_batch(selected, is_copy=is_copy)
                 source.position += 1
             else:  # it cannot be pooled with others
                 source.position += 1
                 yield selected
             for full in pool.release_full(self.to_come):
-                self.trial.is_over |= is_copy  # rows of several batches were joined in earnest
+                pool.is_tried |= is_copy  # rows of several batches were joined in earnest
                 yield full
         is_single = is_single or self.known_steps == 1
         self.end_source(epoch)

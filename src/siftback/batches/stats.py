@@ -4,17 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 FORWARD, BACKWARD = 1, 2  # costs of one example
 
-
-class _Line(NamedTuple):
-    """One line of statistics: what is counted, the number, and what puts it into proportion."""
-
-    name: str
-    number: str
-    remark: str = ""
+Line = tuple[str, str, str]
+"""A line of statistics: what is counted, the number, and what puts it into proportion."""
 
 
 class SelectionStats(ABC):
@@ -122,39 +117,39 @@ class SelectionStats(ABC):
             writer.add_scalar(name, number, step)
 
     def __repr__(self) -> str:
-        lines = list(self._lines())
-        name = max(len(line.name) for line in lines)
-        number = max(len(line.number) for line in lines)
-        rows = [f"{line.name:<{name}}  {line.number:>{number}}  {line.remark}" for line in lines]
+        names, numbers, remarks = zip(*self._lines(), strict=True)
+        left, right = (max(map(len, texts)) for texts in (names, numbers))
+        lines = zip(names, numbers, remarks, strict=True)
+        rows = [f"{name:<{left}}  {number:>{right}}  {remark}" for name, number, remark in lines]
         return "\n  ".join([f"{type(self).__name__}, in examples:", *map(str.rstrip, rows)])
 
     def _repr_html_(self) -> str:
         """A table, as notebooks show it."""
         rows = "".join(
-            f'<tr><th scope="row" style="text-align:left">{escape(line.name)}</th>'
-            f'<td style="text-align:right">{escape(line.number)}</td>'
-            f'<td style="text-align:left">{escape(line.remark)}</td></tr>'
-            for line in self._lines()
+            f'<tr><th scope="row" style="text-align:left">{escape(name)}</th>'
+            f'<td style="text-align:right">{escape(number)}</td>'
+            f'<td style="text-align:left">{escape(remark)}</td></tr>'
+            for name, number, remark in self._lines()
         )
         title = f"{type(self).__name__}, in examples"
         return f'<table><caption style="text-align:left">{title}</caption>{rows}</table>'
 
-    def _lines(self) -> Iterator[_Line]:
+    def _lines(self) -> Iterator[Line]:
         """Yields the lines: numbers that are always of interest, and others that are not 0."""
-        yield _Line("seen", f"{self.seen:,}")
+        yield "seen", f"{self.seen:,}", ""
         decided = f"{self.kept_share:.0%} of the {self.considered:,} that were decided on"
-        yield _Line("kept", f"{self.kept:,}", decided if self.considered else "none was decided on")
+        yield "kept", f"{self.kept:,}", decided if self.considered else "none was decided on"
         yield from self._own_lines()
-        yield _Line("forwards", f"{self.forwards:,}")
-        yield _Line("backwards", f"{self.backwards:,}")
+        yield "forwards", f"{self.forwards:,}", ""
+        yield "backwards", f"{self.backwards:,}", ""
         if self.seen:
             plain = f"{self.cost_share:.0%} of the {self._plain_cost:,} of training on all seen"
             units = f"{plain} (a forward is {FORWARD}, a backward {BACKWARD})"
-            yield _Line("cost", f"{self.cost:,}", units)
-        yield _Line("selection", f"{self.seconds_selection:.1f} s")
+            yield "cost", f"{self.cost:,}", units
+        yield "selection", f"{self.seconds_selection:.1f} s", ""
 
     @abstractmethod
-    def _own_lines(self) -> Iterator[_Line]:
+    def _own_lines(self) -> Iterator[Line]:
         """Those of one kind of statistics alone."""
 
     @property
@@ -210,7 +205,7 @@ class Stats(SelectionStats):
         """Backward passes, counted per example, if training uses all released examples."""
         return self.released
 
-    def _own_lines(self) -> Iterator[_Line]:
+    def _own_lines(self) -> Iterator[Line]:
         remarks = {
             "unread": "left out before they were read",
             "scored": "forwarded in order to select",
@@ -219,7 +214,7 @@ class Stats(SelectionStats):
         }
         for name, remark in remarks.items():
             if number := getattr(self, name):
-                yield _Line(name, f"{number:,}", remark)
+                yield name, f"{number:,}", remark
 
 
 @dataclass(repr=False)
@@ -252,7 +247,7 @@ class SinglePassStats(SelectionStats):
         """Backward passes, counted per example: all but those that selection left out."""
         return self.seen - self.considered + self.kept
 
-    def _own_lines(self) -> Iterator[_Line]:
+    def _own_lines(self) -> Iterator[Line]:
         if self.compilations:
             times = f"{self.compilations} times" if self.compilations > 1 else "once"
-            yield _Line("compiling", f"{self.seconds_compiling:.1f} s", times)
+            yield "compiling", f"{self.seconds_compiling:.1f} s", times

@@ -9,7 +9,6 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,31 +26,27 @@ def weights_of(model: nn.Module) -> list[Tensor]:
     return list(tensors_of(model).values())
 
 
-class ProcessSettings(NamedTuple):
-    """Settings that a new process does not inherit from its parent."""
-
-    threads: int
-    dtype: torch.dtype
-    precision: str
-
-
-def serve(connection: Connection, traces: Connection, settings: ProcessSettings) -> None:
+def serve(
+    connection: Connection, traces: Connection, threads: int, dtype: torch.dtype, precision: str
+) -> None:
     """Answers requests until the training process ends.
 
     Args:
         connection: Receives requests, ``(name of a method, arguments...)``. Each is answered by
             None or by the traceback of an error.
         traces: Receives the traceback that the interpreter writes on a fatal signal or on request.
-        settings: Settings of the training process.
+        threads: Of this process, which does not inherit settings from its parent.
+        dtype: The training process's default, likewise.
+        precision: The training process's, of float32 products, likewise.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(traces.fileno())
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, traces.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(settings.threads)
-    torch.set_default_dtype(settings.dtype)
-    torch.set_float32_matmul_precision(settings.precision)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    torch.set_float32_matmul_precision(precision)
     replica = ReplicaServer()
     while True:
         try:

@@ -238,14 +238,10 @@ class ProcessReplica:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._traces, traces = context.Pipe(duplex=False)
-        settings = replica_process.ProcessSettings(
-            threads or torch.get_num_threads(),
-            torch.get_default_dtype(),
-            torch.get_float32_matmul_precision(),
-        )
+        threads, dtype = threads or torch.get_num_threads(), torch.get_default_dtype()
         self._process = context.Process(
             target=replica_process.serve,
-            args=(theirs, traces, settings),
+            args=(theirs, traces, threads, dtype, torch.get_float32_matmul_precision()),
             name="siftback-replica",
             daemon=True,
         )

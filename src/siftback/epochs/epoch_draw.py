@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import format_value
+from siftback.batches import tree
 from siftback.batches.order import index_tensor
 from siftback.epochs.rule_losses import RuleLosses
 from siftback.errors import BatchError, ConfigError
@@ -554,12 +555,19 @@ class EpochDraw:
         }
 
     def _state_of_pass(self, drawn: Pass) -> dict[str, Any]:
+        weights = None
+        if self._shards:  # which are packed once, as those of any pass
+            drawn.packed = drawn.packed or {"bits": self._shards.pack(drawn.weights)}
+            weights = self._shards.state_of(drawn.packed["bits"])
+        elif drawn.draws:
+            drawn.packed = drawn.packed or pack_weights(drawn.weights)
+            weights = tree.clone(drawn.packed)
         return {
             "number": drawn.number,
             "draws": drawn.draws,
             "is_scoring": drawn.is_scoring,
             "examples": len(drawn.weights),
-            "drawn": self._drawn_state(drawn),
+            "drawn": weights,
             "place": (drawn.start, drawn.whole, drawn.size),
             "lr_scale": drawn.lr_scale,
             "neighbors": drawn.neighbors.clone(),
@@ -671,18 +679,6 @@ class EpochDraw:
     def _settings(self) -> dict[str, Any]:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}
         return {**settings, "shorter_epochs": self.shorter, **self.schedule.settings(self.epochs)}
-
-    def _drawn_state(self, drawn: Pass) -> dict[str, Any] | None:
-        """Returns the weights of a pass as a state has them, which are packed once."""
-        if not drawn.packed and self._shards:
-            drawn.packed = {"bits": self._shards.pack(drawn.weights)}
-        elif not drawn.packed and drawn.draws:
-            drawn.packed = pack_weights(drawn.weights)
-        packed = drawn.packed
-        if self._shards:
-            return self._shards.state_of(packed["bits"])
-        copies = {name: v.clone() for name, v in packed.items() if isinstance(v, Tensor)}
-        return {**packed, **copies} or None
 
 
 def find_candidates(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_share
-from siftback.rules.predicting import Predict, PredictingRule
+from siftback.contrib.predicting import Predict, PredictingRule
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 from siftback.tables.score_table import ScoreTable

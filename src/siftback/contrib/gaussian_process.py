@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_integer, check_number
-from siftback.rules.predicting import Predict, PredictingRule
+from siftback.contrib.predicting import Predict, PredictingRule
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 from siftback.tables.score_table import ScoreTable

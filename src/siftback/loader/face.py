@@ -12,13 +12,12 @@ from siftback.batches.collating import TestedCollate
 from siftback.batches.indices import fingerprint
 from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
-from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, StateError
 from siftback.loader.before_reading import DrawingPipeline
 from siftback.loader.chained import ChainedSource, ChainingPipeline, count_whole_batches
-from siftback.loader.losses import LossRecord, watched_loss
+from siftback.loader.losses import LossRecord, OnNonfinite, watched_loss
 from siftback.loader.pipeline import Pipeline, ScoringPipeline
-from siftback.loader.selection import BatchSelection, OnNonfinite, is_exact, resolve_loader_selector
+from siftback.loader.selection import BatchSelection, is_exact, resolve_loader_selector
 from siftback.loader.wrapped import (
     has_shorter_epochs,
     no_indices,
@@ -173,7 +172,7 @@ class SelectiveLoader:
             check_object("loss_fn", loss_fn, kind, "__call__")
         if losses is not None:
             check_object("losses", losses, "a function losses(model, batch)", "__call__")
-        self.model, self.stats, self._loss = model, Stats(), losses if loss_fn is None else loss_fn
+        self.model, self._loss = model, losses if loss_fn is None else loss_fn
         check_flag("attach", attach)
         self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
@@ -213,11 +212,11 @@ class SelectiveLoader:
         self._record = LossRecord(
             draw,
             on_nonfinite,
-            self.stats,
             attach=attach,
             knows_indices=source.knows_indices,
             reweights=bool(selector and selector.reweights),
         )
+        self.stats = self._record.stats
         selection = None
         if selector is not None:
             selection = BatchSelection(
@@ -228,11 +227,9 @@ class SelectiveLoader:
                 model,
                 loss_fn,
                 losses,
-                on_nonfinite,
                 self._generator,
                 self._exact,
-                self._record.reads,
-                self.stats,
+                self._record,
             )
         shared: dict[str, Any] = {
             "wrapped": loader,
@@ -242,7 +239,6 @@ class SelectiveLoader:
             "model": model,
             "pool": resolve_pool(loader, pool),
             "record": self._record,
-            "stats": self.stats,
         }
         self._pipeline: Pipeline
         if draw is None:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,13 +17,14 @@ from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
-from siftback.loader.selection import OnNonfinite
 from siftback.losses.per_example import LossFn, Reduction, check_finite
 from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
 from siftback.tensor_arguments import is_dense
+
+OnNonfinite = Literal["error", "keep", "drop"]
 
 MOST_AHEAD = 100
 """The most batches that may wait for their losses: no loop reads further ahead."""
@@ -62,19 +63,20 @@ class LossRecord:
     Args:
         draw: Whose rule learns from the losses; None without a rule.
         on_nonfinite: What to do with an example whose loss is not finite.
-        stats: Counts those.
         attach: Whether batches carry their weights, which are then the loop's to apply.
         knows_indices: Whether the examples of batches are known by index.
         reweights: Whether a selection among the examples of a batch gives them weights.
 
     Attributes:
+        on_nonfinite: As given.
+        stats: The statistics of the loader.
         attach: As given.
         learns: Whether a rule learns from the losses, which must then be recorded.
         guard: The rule's `NoiseGuard`; None without one.
         recorded: The number of batches of this epoch of which losses were recorded.
         reads: Reads losses of a device, in the order of the steps.
 
-    >>> record = LossRecord(None, "error", Stats(), attach=False, knows_indices=False)
+    >>> record = LossRecord(None, "error", attach=False, knows_indices=False)
     >>> for size in (2, 3):  # a loop that reads one batch ahead
     ...     record.give(Batch(torch.zeros(size), size, torch.device("cpu")), epoch=0)
     >>> record.next(2).batch.size, record.next(3).batch.size
@@ -85,13 +87,12 @@ class LossRecord:
         self,
         draw: EpochDraw | None,
         on_nonfinite: OnNonfinite,
-        stats: Stats,
         *,
         attach: bool,
         knows_indices: bool,
         reweights: bool = False,
     ) -> None:
-        self.on_nonfinite, self._stats = on_nonfinite, stats
+        self.on_nonfinite, self.stats = on_nonfinite, Stats()
         self._draw: Any = draw  # whenever a rule learns or reweights
         rule = getattr(draw, "rule", None)
         self.attach, self._knows_indices = attach, knows_indices
@@ -398,7 +399,7 @@ class LossRecord:
         Two batches without a finite loss, as with several processes all then have them, and raise
         in the same step.
         """
-        self._stats.nonfinite += int((~finite).sum())
+        self.stats.nonfinite += int((~finite).sum())
         if self.on_nonfinite == "error":
             check_finite(
                 values,

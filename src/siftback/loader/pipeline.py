@@ -71,8 +71,7 @@ class Pipeline(ABC):
         epochs: Epochs of the whole training; None where they are not known.
         model: The model to whose device batches are moved; None where they stay.
         pool: Makes the training batches; one without a size takes that of the first batch.
-        record: Matches losses with batches.
-        stats: Counts what is done.
+        record: Matches losses with batches, and has the statistics.
         examples: Number of examples of the data set; None where it is not known.
         is_own_size: Whether whole batches of the wrapped loader are training batches as they are.
         splits: Whether batches are taken apart, or joined with others.
@@ -93,7 +92,6 @@ class Pipeline(ABC):
     model: nn.Module | None
     pool: Pool
     record: LossRecord
-    stats: Stats
     epoch: Epoch = NO_EPOCH
     is_set: bool = False
     known_steps: int | None = None
@@ -105,7 +103,7 @@ class Pipeline(ABC):
     splits = True
 
     def __post_init__(self) -> None:
-        self.examples = examples_of(self.wrapped)
+        self.stats, self.examples = self.record.stats, examples_of(self.wrapped)
         self.is_own_size = is_own_size(self.source.loader, self.pool)
         self.leaves_out_read = bool(self.selection and self.selection.leaves_out)
         self._follow: Callable[[], None] | None = None  # the step with the batch in training

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from siftback.batches.collating import explaining, undisturbed
 from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
-from siftback.host_reads import HostReads
+from siftback.loader.losses import LossRecord, OnNonfinite
 from siftback.loader.wrapped import sizes_of
 from siftback.losses.per_example import Losses, LossFn, check_finite, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
@@ -27,8 +27,6 @@ from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
-
-OnNonfinite = Literal["error", "keep", "drop"]
 
 
 class BatchSelection:
@@ -42,11 +40,10 @@ class BatchSelection:
         model: The model; None is enough where no scores are needed.
         loss_fn: ``loss_fn(outputs, targets)``.
         losses: In its place, ``losses(model, batch)``.
-        on_nonfinite: What to do with an example whose score is not finite.
         generator: Source of random numbers.
         exact: Whether exactly ``max(1, round(keep * N))`` of N examples are kept.
-        reads: Reads scores of a device without waiting for it.
-        stats: Counts what is scored, and scores that are not finite.
+        record: Says what to do with an example whose score is not finite, reads scores of a device
+            without waiting for it, and has the statistics.
 
     Attributes:
         needs_scores: Whether the selector selects by scores.
@@ -71,13 +68,11 @@ class BatchSelection:
         model: nn.Module | None,
         loss_fn: LossFn | None,
         losses: Losses | None,
-        on_nonfinite: OnNonfinite,
         generator: torch.Generator,
         exact: bool,
-        reads: HostReads,
-        stats: Stats,
+        record: LossRecord,
     ) -> None:
-        self._schedule, self._epochs, self._stats = schedule, epochs, stats
+        self._schedule, self._epochs, self._stats = schedule, epochs, record.stats
         self._is_on = schedule.bind(epochs)
         self.needs_scores = selector.needs_scores
         if self.needs_scores and model is None:
@@ -87,7 +82,7 @@ class BatchSelection:
         self.losses: Any = resolve_losses(loss_fn, losses) if self.needs_scores else None
         self.selector, self.scorer, self.exact = selector, check_scorer(scorer), exact
         self.model = nn.Identity() if model is None else model
-        self._on_nonfinite, self._generator, self._reads = on_nonfinite, generator, reads
+        self._generator, self._record = generator, record
         self.keep = selector.keep
         self.has_limit = getattr(selector, "above", None) is not None  # and no share to keep
         self.leaves_out = self.keep < 1 or self.has_limit
@@ -132,12 +127,12 @@ class BatchSelection:
         self._stats.scored += batch.size
         if learn:
             learn(scores)
-        if self._on_nonfinite != "error":
+        if self._record.on_nonfinite != "error":
             return self._select_finite(scores, scores.isfinite(), count, source)
         ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
         selection = self.selector.select(ranked, self._generator, count)
         note = partial(count_nonfinite, source.position, source.epoch, self._stats)
-        self._reads.add(note, scores)
+        self._record.reads.add(note, scores)
         return selection
 
     def score(self, batch: Batch) -> Tensor:
@@ -212,7 +207,7 @@ class BatchSelection:
         """Selects among the finite scores; keeps all or none of the others."""
         rows, others = finite.nonzero().squeeze(1), (~finite).nonzero().squeeze(1)
         self._stats.nonfinite += len(others)
-        if self._on_nonfinite == "drop":
+        if self._record.on_nonfinite == "drop":
             others = others[:0]
         if count is not None:
             others = others[:count]

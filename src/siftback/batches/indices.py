@@ -173,27 +173,17 @@ def _is_indexed_data(data: object) -> bool:
     return False
 
 
-def collating(loader: Any) -> Any:
-    """The same loader, its collate function called with examples without their index.
-
-    The loader then gives ``(indices, batch)`` with any collate function.
-    """
-    if not (isinstance(loader, DataLoader) and _is_indexed_data(loader.dataset)):
-        return loader
-    if loader.batch_sampler is None:  # its examples are batches already
-        return loader
-    return with_attributes(loader, collate_fn=_IndexedCollate(loader.collate_fn))
-
-
 def testing_order(loader: Any) -> Any:
     """The same loader, whose first batch is `Reordered` if its rows are not as it asked for them.
 
-    Args:
-        loader: A ``DataLoader``, of a batch sampler.
+    Over `Indexed` examples it gives ``(indices, batch)``, with any collate function, which is
+    called with the examples without their index.
     """
-    collate = loader.collate_fn
-    is_indexed = isinstance(collate, _IndexedCollate)
-    tested = with_test(collate.function if is_indexed else collate)
+    # Without a batch sampler its examples are batches already.
+    if not isinstance(loader, DataLoader) or loader.batch_sampler is None:
+        return loader
+    tested = with_test(loader.collate_fn)
+    is_indexed = _is_indexed_data(loader.dataset)
     return with_attributes(loader, collate_fn=_IndexedCollate(tested) if is_indexed else tested)
 
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 
 from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.collating import Reordered
 from siftback.batches.generators import Generators
-from siftback.batches.indices import check_indices, collating, end_test, is_indexed, testing_order
+from siftback.batches.indices import check_indices, end_test, is_indexed, testing_order
 from siftback.batches.order import (
     END,
     TrackedBatches,
@@ -119,10 +119,8 @@ class Source:
             self.loader = with_order(cast(Any, loader), self._order)
         collate = getattr(data_loader_of(loader), "collate_fn", None)
         self._collated = collate is default_collate
-        if self._indexed:
-            self.loader = collating(self.loader)
-        if isinstance(self.loader, DataLoader) and self.loader.batch_sampler is not None:
-            self.loader = testing_order(self.loader) if self.knows_indices else self.loader
+        if self.knows_indices:
+            self.loader = testing_order(self.loader)
         # By identity, as the truth of a batch sampler is its length, which it may not have.
         batches = getattr(self._order, "batches", None)
         self._generators = Generators([self.loader, data_loader_of(self.loader), batches])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from siftback.batches import tree
 from siftback.batches.collating import REORDERS, Reordered
-from siftback.batches.indices import Indexed, collating, testing_order
+from siftback.batches.indices import Indexed, testing_order
 from siftback.batches.stats import SinglePassStats, Stats
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
@@ -398,7 +398,7 @@ class SelectiveTrainerMixin(Trainer):
             batches = order.batches(size, settings.dataloader_drop_last)
             base.__dict__.update(batch_sampler=batches, sampler=order)
             base.__dict__["dataset"] = Indexed(base.dataset)
-            base.__dict__["collate_fn"] = testing_order(collating(base)).collate_fn
+            base.__dict__["collate_fn"] = testing_order(base).collate_fn
             return loader
         try:
             count: int | None = len(loader)

@@ -229,7 +229,7 @@ class Source:
                 "last batch, which it does not tell from the others: save the state between "
                 "epochs, or wrap a StatefulDataLoader"
             )
-        saved = _own_state(self.loader)
+        saved = saved_state(self.loader)
         if saved is None and self.is_within and not keeps_order(self.loader):
             raise StateError(
                 "a DataLoader with in_order=False gives batches in an order that cannot be "
@@ -463,8 +463,8 @@ _KINDS = {
 }
 
 
-def _own_state(loader: Any) -> Any:
-    """Returns the state of a loader; None where it has none, whatever methods it has."""
+def saved_state(loader: Any) -> Any:
+    """Returns the state of a loader or sampler; None without one, whatever methods it has."""
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         return None
     try:

@@ -14,7 +14,7 @@ from siftback.batches.batch import Batch
 from siftback.batches.collating import undisturbed
 from siftback.batches.indices import examples_of
 from siftback.batches.order import is_plain, is_trackable
-from siftback.batches.source import Source
+from siftback.batches.source import Source, saved_state
 from siftback.device_time import now
 from siftback.errors import BatchError
 
@@ -122,12 +122,11 @@ def unmoved(loader: Iterable[Any]) -> Iterator[None]:
     """Restores the state of the loader, its sampler, and the generators that reading may use."""
     source, sampler = Source(loader), cast(Any, getattr(loader, "sampler", None))
     position = copy.deepcopy(source.state_dict())
-    stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
-    order = copy.deepcopy(sampler.state_dict()) if stateful else None
+    order = saved_state(sampler)
     with undisturbed():
         try:
             yield
         finally:
             source.load_state_dict(position)
-            if stateful:
+            if order is not None:
                 sampler.load_state_dict(order)

@@ -1,5 +1,6 @@
 """One forward pass over the batch, and a backward pass over only the kept rows."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -7,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from siftback.arguments import check_choice, check_flag, check_seed
@@ -23,12 +25,12 @@ from siftback.losses.per_example import (
     split_pair,
 )
 from siftback.processes.barrier import barrier
+from siftback.processes.distributed import rank_and_world
 from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import common_device, untouched
 from siftback.selectors.in_batch import exact_selector, select_all
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
-from siftback.single_pass.processes import check_averaging, check_traceable
 from siftback.single_pass.self_check import (
     GradientCheck,
     Gradients,
@@ -365,3 +367,50 @@ class SinglePass(nn.Module):
                 "one, or train it with SelectiveLoader"
             )
         return result
+
+
+def check_traceable(model: nn.Module) -> None:
+    """Checks that a model can be traced whole, by each process for itself.
+
+    Raises:
+        ConfigError: If it is wrapped in ``DistributedDataParallel``, or FSDP shards its weights.
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise ConfigError(
+            "SinglePass(DistributedDataParallel(model)) would not average the gradients: wrap the "
+            "other way round, DistributedDataParallel(SinglePass(model, ...))"
+        )
+    # FSDP takes more than a second to import, and has been imported where a model is sharded by it.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    sharding = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp else ()
+    if any(isinstance(module, sharding) for module in model.modules()):
+        raise ConfigError(
+            "SinglePass traces a model with all its weights, and FSDP (fully_shard) keeps only a "
+            "shard of them in each process: use DistributedDataParallel(SinglePass(model, ...)), "
+            "or select rows with InBatch or SelectiveLoader, which work with FSDP"
+        )
+
+
+def check_averaging(single_pass: nn.Module, averaged: bool) -> None:
+    """Checks, in a training of several processes, who takes care of the gradients.
+
+    Args:
+        single_pass: The `SinglePass`, in its forward.
+        averaged: Whether ``DistributedDataParallel`` must be what calls it.
+
+    Raises:
+        ConfigError: If it is not, or FSDP shards the weights.
+    """
+    world = rank_and_world()[1]
+    if world == 1 or not torch.is_grad_enabled():
+        return
+    check_traceable(single_pass)
+    # PyTorch has no public name for the module whose forward is running.
+    wrapper: Any = DistributedDataParallel._active_ddp_module
+    if averaged and not (wrapper and any(module is single_pass for module in wrapper.modules())):
+        raise ConfigError(
+            f"{world} processes train, and SinglePass is not called by "
+            "DistributedDataParallel, so that nothing would average the gradients and the "
+            "processes would diverge: call DistributedDataParallel(SinglePass(model, ...)). If "
+            "you average gradients yourself, give SinglePass(check=False)"
+        )

@@ -144,7 +144,7 @@ class AlignPrune(EpochRule):
         weights = weigh_known(
             self.scores(epoch), lambda scores: infobatch_weights(scores, self.ratio, generator)
         )
-        rows = torch.arange(self.examples) if self.candidates is None else self.candidates
+        rows = self.drawn_among
         self.table.record(rows, torch.full((len(rows),), torch.nan), epoch % self.window)
         return weights
 

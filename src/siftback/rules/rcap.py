@@ -192,7 +192,7 @@ class RCAP(LastLossRule):
                 f"RCAP has labels of {len(classes)} examples, and there are {self._examples}: give "
                 "the label of each, RCAP(labels), or set_labels(labels)"
             )
-        return classes[: self._examples] if self.candidates is None else classes[self.candidates]
+        return classes[self.drawn_among]
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
@@ -218,6 +218,6 @@ class RCAP(LastLossRule):
             return rcap_probabilities(known, classes, was_drawn, left, self.temperature)
 
         weights = draw_exactly(losses, proportions, count, generator)
-        rows = torch.arange(self.examples) if self.candidates is None else self.candidates
+        rows = self.drawn_among
         self.table.record(rows[is_known], (weights[is_known] == 0).float(), 1)
         return weights

@@ -121,7 +121,7 @@ class RePB(EpochRule):
         relative, left_out = self.values.unbind(1)
         left_out = left_out.nan_to_num()
         weights = repb_weights(relative, left_out, epoch + 1, self.ratio, generator)
-        rows = torch.arange(self.examples) if self.candidates is None else self.candidates
+        rows = self.drawn_among
         is_out = weights == 0
         self.table.record(rows[is_out], left_out[is_out] + 1, 1)
         return weights

@@ -156,6 +156,11 @@ class EpochRule(Stateful, ABC):
             return torch.ones(self.rows, dtype=torch.bool)
         return ~self.values.isnan().all(1)
 
+    @property
+    def drawn_among(self) -> Tensor:
+        """int64[examples], the examples that a draw is among: the candidates, or all."""
+        return torch.arange(self.examples) if self.candidates is None else self.candidates
+
     def set_base_weights(self, weights: Any) -> None:
         """Has the probability of each example to be drawn be multiplied by a weight.
 

@@ -118,7 +118,7 @@ class UCB(EpochRule):
             self._pruned = torch.zeros(self._examples, dtype=torch.bool)
             self._undecided = torch.ones_like(self._pruned)
             self._chosen_at = epoch
-        rows = torch.arange(self.examples) if self.candidates is None else self.candidates
+        rows = self.drawn_among
         known = (rows < len(self._pruned)).nonzero().squeeze(1)  # not what came since the choice
         new = known[self._undecided[rows[known]]]
 

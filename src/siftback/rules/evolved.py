@@ -107,7 +107,7 @@ class EvolvedSampling(EpochRule):
 
     def count(self, epoch: int) -> int:
         """Returns how many examples a draw keeps: ``round(keep * N)``, at least 1."""
-        return min(count_of(self.keep, self.examples), self.examples)
+        return count_of(self.keep, self.examples)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Draws exactly `count` examples, in proportion to w."""

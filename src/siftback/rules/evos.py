@@ -101,7 +101,7 @@ class EVOS(LastLossRule):
         """Returns how many examples a draw keeps: all, or ``round(keep * N)``, at least 1."""
         if self.is_whole(epoch):
             return self.examples
-        return min(count_of(self.keep, self.examples), self.examples)
+        return count_of(self.keep, self.examples)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns 1 for all examples, or `draw_fittest`."""

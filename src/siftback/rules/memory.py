@@ -227,7 +227,7 @@ class Memory(LastLossRule):
         """
         if self.keep is None:
             return None
-        count = min(count_of(self.keep, self.examples), self.examples)
+        count = count_of(self.keep, self.examples)
         return self.shards.quota(count) * self.shards.count if self.shards else count
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:

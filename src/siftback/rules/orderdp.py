@@ -100,11 +100,11 @@ class OrderDP(LastLossRule):
     @property
     def subset_size(self) -> int:
         """Number of examples of which the highest losses are drawn."""
-        return min(count_of(self.subset, self.examples), self.examples)
+        return count_of(self.subset, self.examples)
 
     def count(self, epoch: int) -> int:
         """Returns how many examples a draw keeps: ``round(top * s)``, at least 1."""
-        return min(count_of(self.top, self.subset_size), self.examples)
+        return count_of(self.top, self.subset_size)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns `draw_top_of_subset`."""

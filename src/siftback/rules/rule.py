@@ -540,7 +540,7 @@ class RefreshedRule(EpochRule):
 
     def count(self, epoch: int) -> int:
         """Returns how many examples an epoch without a pass keeps: ``round(keep * N)``."""
-        return min(count_of(self.keep, self.examples), self.examples)
+        return count_of(self.keep, self.examples)
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Remembers the scores of a scoring pass.

@@ -16,12 +16,12 @@ _MANY = 1 << 10
 
 
 def count_of(keep: float, size: int) -> int:
-    """Returns the number of examples that a share of N is: ``max(1, round(keep * N))``.
+    """Returns the number of examples that a share of N is: ``round(keep * N)``, at least 1 of any.
 
-    >>> count_of(1 / 3, 128), count_of(0.1, 3)
-    (43, 1)
+    >>> count_of(1 / 3, 128), count_of(0.1, 3), count_of(0.1, 0)
+    (43, 1, 0)
     """
-    return max(1, round(keep * size))
+    return min(max(1, round(keep * size)), size)
 
 
 def precise(values: Tensor) -> Tensor:

@@ -40,12 +40,12 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
         ConfigError: If the user's batch sampler cannot leave examples out.
     """
     batches, inner = cast(Any, loader.batch_sampler), sampler_of(loader)
-    rule, leaves_out = type(draw.rule).__name__, partial(getattr, draw, "leaves_out")
+    rule = type(draw.rule).__name__
     if isinstance(inner, SelectiveSampler) and hasattr(batches, "sampler"):
         inner.follow(draw)
-        inner.batch_size = getattr(batches, "batch_size", 1) or 1
         if is_plain(batches):
-            return SelectiveBatches(inner, batches.batch_size, batches.drop_last, leaves_out)
+            return inner.batches(batches.batch_size, batches.drop_last)
+        inner.batch_size = getattr(batches, "batch_size", 1) or 1
         draw.is_ahead = True  # of batches by a rule of the user's own a state has all that are left
         return cast(Iterable[list[int]], batches)
     if not is_plain(batches):
@@ -54,7 +54,6 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
             "cannot: have it make its batches from sampler=SelectiveSampler(dataset), kept as its "
             "attribute `sampler`, or leave batch_sampler= out"
         )
-    sampler: Sampler[int]
     if gives_all(inner, loader.dataset):
         ranked = _says_ranks(inner) or _says_ranks(loader)
         sampler = SelectiveSampler(
@@ -65,21 +64,21 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
             world=draw.world if ranked else None,
         )
         sampler.follow(draw)
-        sampler.batch_size = batches.batch_size
-    elif draw.rule.shards:
+        return sampler.batches(batches.batch_size, batches.drop_last)
+    if draw.rule.shards:
         raise ConfigError(
             f"a {type(inner).__name__} gives examples of all shards, and each process reads its "
             f"{rule}'s own: give the DataLoader shuffle=True, or SelectiveSampler(dataset)"
         )
-    elif draw.world > 1:
+    if draw.world > 1:
         raise ConfigError(
             f"a {type(inner).__name__} gives each of {draw.world} processes examples that others "
             f"have too, and {rule} shares one draw among them: give the DataLoader "
             "sampler=SelectiveSampler(dataset), or shuffle=True"
         )
-    else:
-        sampler = FilteredSampler(cast(Iterable[int], inner), draw)
-    return SelectiveBatches(sampler, batches.batch_size, batches.drop_last, leaves_out)
+    filtered = FilteredSampler(cast(Iterable[int], inner), draw)
+    leaves_out = partial(getattr, draw, "leaves_out")
+    return SelectiveBatches(filtered, batches.batch_size, batches.drop_last, leaves_out)
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:

@@ -210,11 +210,7 @@ class SelectiveLoader:
         self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
         self._record = LossRecord(
-            draw,
-            on_nonfinite,
-            attach=attach,
-            knows_indices=source.knows_indices,
-            reweights=bool(selector and selector.reweights),
+            draw, on_nonfinite, attach=attach, reweights=bool(selector and selector.reweights)
         )
         self.stats = self._record.stats
         selection = None

@@ -64,7 +64,6 @@ class LossRecord:
         draw: Whose rule learns from the losses; None without a rule.
         on_nonfinite: What to do with an example whose loss is not finite.
         attach: Whether batches carry their weights, which are then the loop's to apply.
-        knows_indices: Whether the examples of batches are known by index.
         reweights: Whether a selection among the examples of a batch gives them weights.
 
     Attributes:
@@ -76,7 +75,7 @@ class LossRecord:
         recorded: The number of batches of this epoch of which losses were recorded.
         reads: Reads losses of a device, in the order of the steps.
 
-    >>> record = LossRecord(None, "error", attach=False, knows_indices=False)
+    >>> record = LossRecord(None, "error", attach=False)
     >>> for size in (2, 3):  # a loop that reads one batch ahead
     ...     record.give(Batch(torch.zeros(size), size, torch.device("cpu")), epoch=0)
     >>> record.next(2).batch.size, record.next(3).batch.size
@@ -89,14 +88,12 @@ class LossRecord:
         on_nonfinite: OnNonfinite,
         *,
         attach: bool,
-        knows_indices: bool,
         reweights: bool = False,
     ) -> None:
         self.on_nonfinite, self.stats = on_nonfinite, Stats()
         self._draw: Any = draw  # whenever a rule learns or reweights
         rule = getattr(draw, "rule", None)
-        self.attach, self._knows_indices = attach, knows_indices
-        self._selection_reweights = reweights
+        self.attach, self._selection_reweights = attach, reweights
         self.learns: bool = getattr(rule, "learns", False)
         self.guard: Any = getattr(rule, "guard", None)
         # Also while all weights are 1, as in a warm-up, since others will come.
@@ -307,7 +304,7 @@ class LossRecord:
         else:
             count, epoch = len(indices) if reduced else len(losses), self._epoch
             indices = check_indices(indices, count, "loader.loss")
-            if self._draw and self._knows_indices:
+            if self._draw:
                 self._draw.losses.rows_of(indices)  # raises if one is not that of an example
             if weights is not None:
                 check_loss_weights(weights, count)

@@ -71,7 +71,6 @@ class Packed:
 
     Args:
         value: Anything that can be pickled.
-        offset: Aligned offset in the buffer at which to begin.
 
     Attributes:
         span: Begin and end of the pickled part in the buffer, which `unpack` needs.
@@ -83,9 +82,9 @@ class Packed:
     {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
     """
 
-    def __init__(self, value: Any, offset: int = 0) -> None:
+    def __init__(self, value: Any) -> None:
         file = io.BytesIO()
-        pickler = _Pickler(file, offset)
+        pickler = _Pickler(file)
         pickler.dump(value)
         self._tensors = pickler.tensors
         self._pickled = file.getbuffer()
@@ -111,10 +110,10 @@ def unpack(buffer: Tensor, span: tuple[int, int]) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, offset: int) -> None:
+    def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self.tensors: list[tuple[Tensor, TensorLayout]] = []
-        self.end = offset
+        self.end = 0
 
     def persistent_id(self, value: Any) -> TensorLayout | None:
         if type(value) is not Tensor or value.layout != torch.strided or value.is_quantized:

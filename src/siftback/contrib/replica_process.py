@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor, nn
 
-from siftback.contrib.packing import TensorLayout, consecutive_layouts, unpack
+from siftback.contrib.packing import consecutive_layouts, unpack
 from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import tensors_of
@@ -33,7 +33,7 @@ def serve(
 
     Args:
         connection: Receives requests, ``(name of a method, arguments...)``. Each is answered by
-            None or by the traceback of an error.
+            what the method returns, and None or the traceback of an error.
         traces: Receives the traceback that the interpreter writes on a fatal signal or on request.
         threads: Of this process, which does not inherit settings from its parent.
         dtype: The training process's default, likewise.
@@ -53,14 +53,14 @@ def serve(
             method, *arguments = connection.recv()
         except (EOFError, OSError):
             return
-        error = None
+        answer = error = None
         try:
-            getattr(replica, method)(*arguments)
+            answer = getattr(replica, method)(*arguments)
         except BaseException:
             error = traceback.format_exc()
         del arguments
         try:
-            connection.send(error)
+            connection.send((answer, error))
         except OSError:
             return
 
@@ -103,11 +103,10 @@ class ReplicaServer:
         """Maps the memory of a slot."""
         self._slots[number] = memory
 
-    def score(self, number: int, span: tuple[int, int], count: int) -> None:
-        """Scores the batch in a slot, and writes the scores to its begin."""
-        memory = self._slots[number]
-        batch, indices, random = unpack(memory, span)
+    def score(self, number: int, span: tuple[int, int], count: int) -> bytearray:
+        """Returns the scores of the batch in a slot: the bytes of float32[count]."""
+        batch, indices, random = unpack(self._slots[number], span)
         # A copy, as PyTorch reads the state of a view at the wrong offset.
         torch.set_rng_state(random.clone())
-        scores = check_losses(self._scorer.score(self._losses, self._model, batch, indices), count)
-        TensorLayout(0, torch.float32, (count,), (1,)).view(memory).copy_(scores)
+        scores = self._scorer.score(self._losses, self._model, batch, indices)
+        return bytearray(check_losses(scores, count).numpy())

@@ -19,7 +19,7 @@ from torch import Tensor, multiprocessing, nn
 
 from siftback.batches import tree
 from siftback.contrib import replica_process
-from siftback.contrib.packing import Packed, TensorLayout, aligned, consecutive_layouts
+from siftback.contrib.packing import Packed, consecutive_layouts
 from siftback.contrib.replica_process import weights_of
 from siftback.errors import ConfigError, ReplicaError
 from siftback.losses.per_example import Losses
@@ -35,14 +35,11 @@ Waiting = Callable[[], Tensor]
 
 @dataclass
 class Request:
-    """A request to the process, and the scores in its memory, empty where it asks for none."""
+    """A request to the process, and its answer: the bytes of scores, or None."""
 
     what: str
-    scores: Tensor
+    answer: Any = None
     done: bool = False
-
-
-NO_SCORES = torch.empty(0)
 
 
 class DeviceReplica:
@@ -172,7 +169,7 @@ class ProcessReplica:
     ) -> None:
         pickled = pickle_replica(model, losses, scorer)
         self._timeout = timeout
-        nothing = Request("nothing", NO_SCORES, done=True)
+        nothing = Request("nothing", done=True)
         self._slots = [torch.empty(0, dtype=torch.uint8)] * slots
         self._users = [nothing] * slots  # the last request of each slot
         self._submitted = 0
@@ -202,7 +199,7 @@ class ProcessReplica:
         """Begins to score a batch."""
         count = tree.size(batch)
         # With the random state that scoring in this process would use.
-        packed = Packed((batch, indices, torch.get_rng_state()), offset=aligned(4 * count))
+        packed = Packed((batch, indices, torch.get_rng_state()))
         number = self._submitted % len(self._slots)
         self._submitted += 1
         self._wait(self._users[number])  # its scores may never have been asked for
@@ -214,15 +211,12 @@ class ProcessReplica:
             self._slots[number] = slot
             self._request("mapping memory", "slot", number, slot)
         packed.write(slot)
-        scores = TensorLayout(0, torch.float32, (count,), (1,)).view(slot)
-        request = self._request(
-            "scoring a batch", "score", number, packed.span, count, scores=scores
-        )
+        request = self._request("scoring a batch", "score", number, packed.span, count)
         self._users[number] = request
 
         def wait() -> Tensor:
             self._wait(request)
-            return request.scores
+            return torch.frombuffer(request.answer, dtype=torch.float32)
 
         return wait
 
@@ -253,8 +247,8 @@ class ProcessReplica:
             self, end_process, os.getpid(), self._process, self._connection, self._traces
         )
 
-    def _request(self, what: str, *message: Any, scores: Tensor = NO_SCORES) -> Request:
-        request = Request(what, scores)
+    def _request(self, what: str, *message: Any) -> Request:
+        request = Request(what)
         self._unanswered.append(request)
         try:
             self._connection.send(message)
@@ -276,7 +270,7 @@ class ProcessReplica:
         try:
             if not self._connection.poll(max(0.0, until - time.monotonic())):
                 self._fail_late(request.what)
-            error = self._connection.recv()
+            answer, error = self._connection.recv()
         except (EOFError, OSError):
             self._fail_ended(request.what)
         except BaseException:
@@ -289,7 +283,7 @@ class ProcessReplica:
                 f"or score in the training process by leaving Pipelined out\n\n{error}"
             )
         self._unanswered.popleft()
-        request.done, request.scores = True, request.scores.clone()  # the memory is reused
+        request.answer, request.done = answer, True
 
     def _fail_late(self, what: str) -> NoReturn:
         if hasattr(signal, "SIGUSR1") and self._process.pid is not None:

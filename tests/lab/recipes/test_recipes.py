@@ -220,6 +220,20 @@ def test_a_recipe_is_read_from_its_file(own):
     assert recipe.plans("full")[""].settings.epochs == 20
 
 
+def test_comparisons_share_budgets_by_their_name(own):
+    budgets = "[budgets.short]\n1 = ['traditional']\n'2.5' = ['traditional', 'sb']\n"
+    text = OWN.replace(
+        "epochs = 20", "a = { budgets = 'short' }\nb = { flip = 0.1, budgets = 'short' }"
+    )
+    plans = read_recipe(own(text + budgets)).plans("full")
+    assert list(plans) == ["a-1", "a-2.5", "b-1", "b-2.5"]
+    assert [plan.settings.budget for plan in plans.values()] == [1, 2.5, 1, 2.5]
+    assert [plan.settings.flip for plan in plans.values()] == [0, 0, 0.1, 0.1]
+    assert plans["b-2.5"].strategies == ("traditional", "sb")
+    with pytest.raises(ConfigError, match=r"a: no budgets 'short': give one of long"):
+        read_recipe(own(text + budgets.replace("short", "long")))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -55,6 +55,9 @@ class Scale(StrEnum):
     SMALL = "small"
 
 
+_TABLES = ("both", "budgets", *Scale)
+
+
 def find_scale(name: str) -> Scale:
     """Returns the scale of a name.
 
@@ -166,7 +169,7 @@ def read_recipe(path: Path) -> Recipe:
     ``note``. Comparisons are in the tables ``[full]`` and ``[small]``: their keys, and tables of
     their own where there are several, whose keys are added to them. What both scales share is in
     ``[both]``. A comparison's table ``budgets``, from budgets to strategies, makes one of each
-    budget, with the budget in its name.
+    budget, with the budget in its name; several comparisons share ``[budgets.NAME]`` by its name.
 
     Raises:
         ConfigError: Names the file and the key, and says what is wrong.
@@ -175,7 +178,7 @@ def read_recipe(path: Path) -> Recipe:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    check_keys(str(path), content, [*_ABOUT, "both", *Scale], ("title", "source", "draw"))
+    check_keys(str(path), content, [*_ABOUT, *_TABLES], ("title", "source", "draw"))
     about = {
         name: read_value(str(path), name, content[name], _ABOUT[name])
         for name in _ABOUT
@@ -185,15 +188,10 @@ def read_recipe(path: Path) -> Recipe:
         raise ConfigError(
             f"{path}: draw: no analysis {', '.join(unknown)}; {one_of(unknown[0], ANALYSES)}"
         )
-    for table in ("both", *Scale):
+    for table in _TABLES:
         if not isinstance(content.get(table, {}), dict):
             raise ConfigError(f"{path}: {table} is a table, write it as [{table}]")
-    comparisons = {
-        scale: dict(_comparisons(content.get("both", {}) | content[scale]))
-        if scale in content
-        else {}
-        for scale in Scale
-    }
+    comparisons = {scale: dict(_comparisons(content, scale)) for scale in Scale}
     recipe = Recipe(path.stem, comparisons=comparisons, **about)
     for scale in Scale:
         if not comparisons[scale] and not recipe.uses:
@@ -261,15 +259,22 @@ def read_plan(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) -
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _comparisons(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the comparisons of a scale's table by name, each with the keys that all share."""
+def _comparisons(content: Mapping[str, Any], scale: Scale) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the comparisons of a file's scale by name, each with the keys that all share."""
+    if scale not in content:
+        return
+    table, curves = content.get("both", {}) | content[scale], content.get("budgets", {})
     shared = {name: value for name, value in table.items() if not isinstance(value, dict)}
     named = {name: value for name, value in table.items() if isinstance(value, dict)}
     for name, keys in named.items():
-        if not isinstance(keys.get("budgets"), dict):
+        if "budgets" not in keys:
             yield name, shared | keys
             continue
         budgets = keys.pop("budgets")
+        if isinstance(budgets, str):
+            if budgets not in curves:
+                raise ConfigError(f"{name}: no budgets {budgets!r}: {one_of(budgets, curves)}")
+            budgets = curves[budgets]
         for budget, strategies in budgets.items():
             number = float(budget) if re.fullmatch(r"[\d.]+", budget) else -1.0  # which is refused
             yield f"{name}-{budget}", shared | keys | {"budget": number, "strategies": strategies}

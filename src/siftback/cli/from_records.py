@@ -79,14 +79,7 @@ def results_command(
         saving: An SVG or PNG file, drawn of what Memory() saves in the headline.
         json: Print every verdict as JSON, and nothing else.
     """
-    from siftback.lab.report.front import (
-        PAPERS,
-        has_marks,
-        seconds_of_steps,
-        write_papers,
-        write_table,
-    )
-    from siftback.lab.report.headline import draw_saving, write_paragraphs
+    from siftback.lab.report.front import draw_saving, write_parts
     from siftback.lab.report.map_page import write_map
     from siftback.lab.report.measurements_page import write_measurements
     from siftback.lab.report.numbers import verdict_numbers
@@ -97,12 +90,13 @@ def results_command(
     measurements, papers = (out.with_name(name) for name in ("measurements.md", "papers.md"))
     write_measurements(folder, measurements)
     written = [out, measurements, *write_map(folder, out.with_name("map.md"))]
-    if has_marks(papers, PAPERS):
-        write_papers(folder, papers)
+    if write_parts(comparisons, folder, papers):
         written.append(papers)
-    if into is not None:
-        write_table(comparisons, into, seconds_of_steps(folder))
-        write_paragraphs(comparisons, folder, into)
+    if into is not None and not write_parts(comparisons, folder, into):
+        raise ConfigError(
+            f"{into} has no marks: put <!-- budget ratios --> and <!-- end of budget ratios --> "
+            "there, a line each"
+        )
     if saving is not None:
         draw_saving(comparisons, saving)
     paths = [str(path) for path in (*written, into, saving) if path is not None]

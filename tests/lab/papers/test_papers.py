@@ -12,7 +12,7 @@ from siftback.lab.papers import CLAIMS, OVERHEAD, RUNS, beside, by_recipe
 from siftback.lab.recipes.recipe import find_recipe, recipe_names, recipe_plans
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import SHARES
-from siftback.lab.report.front import PAPERS, has_marks, write_papers
+from siftback.lab.report.front import write_parts
 from siftback.lab.report.results_page import write_page
 from written_records import add, add_look, comparison
 
@@ -213,10 +213,9 @@ def test_every_recipe_and_every_number_has_a_row(results, table_1):
 def test_the_page_of_papers_has_the_records_numbers(tmp_path):
     text = (RESULTS.parent / "docs" / "papers.md").read_text("utf-8")
     page = tmp_path / "papers.md"
-    assert not has_marks(page, PAPERS)
+    assert write_parts([], RESULTS, page) == []  # there is no page
     page.write_text(text, "utf-8")
-    assert has_marks(page, PAPERS)
-    write_papers(RESULTS, page)
+    assert write_parts([], RESULTS, page) == ["the papers' numbers"]
     assert page.read_text("utf-8") == text
     assert not {"not run", "not recorded", "unreadable"} & set(re.findall(r"[a-z]+ ?[a-z]+", text))
 

@@ -7,14 +7,14 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.pays import experiments, method_ratios
-from siftback.lab.report.headline import (
+from siftback.lab.report.front import (
     BUDGET,
     describe_demo,
     describe_saving,
     describe_step,
     draw_saving,
     find_saving,
-    write_paragraphs,
+    write_parts,
 )
 from siftback.lab.report.results_page import comparisons_of
 
@@ -27,15 +27,21 @@ def recorded():
     return comparisons_of(RESULTS)[0]
 
 
-def test_the_paragraphs_in_the_readme_are_what_the_records_give(recorded, tmp_path):
+def test_the_parts_of_the_readme_are_what_the_records_give(recorded, tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = tmp_path / "README.md"
     page.write_text(readme, encoding="utf-8")
-    write_paragraphs(recorded, RESULTS, page)
+    names = write_parts(recorded, RESULTS, page)
     assert page.read_text(encoding="utf-8") == readme
-    for name in ("headline", "demo", "step cost"):
-        paragraph = readme.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
-        assert "`Memory()`" in paragraph
+    parts = {
+        name: readme.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
+        for name in names
+    }
+    assert [*parts] == ["headline", "demo", "step cost", "budget ratios"]
+    table = parts.pop("budget ratios")
+    assert all("`Memory()`" in paragraph for paragraph in parts.values())
+    assert "| cnn-8 on mnist | 4 | **2.07** | 1.33 to > 4.00 | " in table
+    assert "| ngrams-32 on imdb | 4 | flat | " in table
 
 
 def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):
@@ -113,7 +119,7 @@ def test_what_a_step_costs_is_measured_alone_beside_workers_and_in_frameworks(tm
 def test_a_page_without_marks_stays_and_a_picture_is_a_picture(recorded, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("no marks", encoding="utf-8")
-    write_paragraphs(recorded, tmp_path, page)
+    assert write_parts(recorded, tmp_path, page) == []
     assert page.read_text(encoding="utf-8") == "no marks"
     with pytest.raises(ConfigError, match=r"ends in \.png or \.svg"):
         draw_saving(recorded, tmp_path / "saved.pdf")

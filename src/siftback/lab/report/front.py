@@ -1,26 +1,94 @@
-"""Parts of pages that are from the records: what is saved, and the papers' numbers."""
+"""Parts of the README and of other pages that are from the records, and the README's picture."""
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from statistics import fmean
+
+from matplotlib.figure import Figure
 
 from siftback.errors import ConfigError
+from siftback.lab.figures import styles
 from siftback.lab.figures.budget_ratios import Bounded
-from siftback.lab.figures.drawing import FORMATS
-from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments, method_ratios
+from siftback.lab.figures.drawing import FORMATS, encode_canvas, format_tick
+from siftback.lab.figures.pays import (
+    DEFAULT,
+    DEFAULT_LABEL,
+    MethodRatio,
+    experiments,
+    method_ratios,
+)
 from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.measurements_page import rows_of
 from siftback.lab.report.results_page import BENCHMARKS
-
-# A page holds a table between its two marks.
-MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
-PAPERS = ("<!-- the papers' numbers -->\n", "<!-- end of the papers' numbers -->\n")
+from siftback.lab.strategies.table import library_name
 
 BUDGET = 4.0
 """In epochs: at which most methods were measured."""
+
+# What is shown: the title of an experiment, a method of it, and a budget in epochs.
+EXPERIMENT, DATA = "cnn-8 on mnist", "MNIST"
+NAME = library_name(DEFAULT_LABEL)
+
+# Outputs of benchmarks, in the folder of the records.
+DEMO, STEPS, GPU = (Path(f"benchmarks/{name}.json") for name in ("demo", "step", "gpu"))
+
+# So wide is the picture on a telephone, in inches of 96 pixels.
+SIZE = (390 / 96, 3.2)
+
+
+def write_parts(comparisons: Sequence[Comparison], results: Path, page: Path) -> list[str]:
+    """Writes the parts from the records that a page has marks for.
+
+    The part ``headline`` stands between the lines ``<!-- headline -->`` and
+    ``<!-- end of headline -->``, once each.
+
+    Args:
+        comparisons: The records.
+        results: Their folder, which holds the benchmarks and the recipes' runs too.
+        page: A Markdown file.
+
+    Returns:
+        The names of the parts that it has.
+
+    Raises:
+        ConfigError: If the records lack what a part says.
+    """
+    ratios = cache(lambda: method_ratios(experiments(comparisons)))
+    seconds = rows_of(results / BENCHMARKS, "Seconds of a step", "over plain")
+    over_plain = {row["setting"]: row["measured"] for row in seconds}
+    texts: dict[str, Callable[[], str]] = {
+        "headline": lambda: describe_saving(ratios()),
+        "demo": lambda: describe_demo(results / DEMO),
+        "step cost": lambda: describe_step(results / STEPS, results / GPU),
+        "budget ratios": lambda: ratio_table(ratios(), over_plain),
+        "the papers' numbers": lambda: markdown(by_recipe(results)),
+    }
+    text, written = page.read_text(encoding="utf-8") if page.is_file() else "", []
+    for name, describe in texts.items():
+        marks = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        if all(text.count(mark) == 1 for mark in marks):
+            text = put_between(text, marks, f"\n{describe()}\n\n")
+            written.append(name)
+    if written:
+        page.write_text(text, encoding="utf-8")
+    return written
+
+
+def put_between(text: str, marks: tuple[str, str], inner: str) -> str:
+    """A text, with what stands between two marks replaced.
+
+    >>> put_between("a [old] z", ("[", "]"), "new")
+    'a [new] z'
+    """
+    before, after = text.split(marks[0])
+    return before + marks[0] + inner + marks[1] + after.split(marks[1])[1]
 
 
 def shown_ratios(ratios: Sequence[MethodRatio]) -> list[MethodRatio]:
@@ -38,103 +106,187 @@ def shown_ratios(ratios: Sequence[MethodRatio]) -> list[MethodRatio]:
     ]
 
 
-def write_table(
-    comparisons: Sequence[Comparison], page: Path, seconds: Mapping[str, float] | None = None
-) -> None:
-    """Writes the budget ratios of `Memory()` into a page between its marks.
+def ratio_table(ratios: Sequence[MethodRatio], seconds: Mapping[str, float]) -> str:
+    """Lays out the budget ratios of `Memory()`, in Markdown.
 
     A row for each experiment, of `shown_ratios`. A ratio is bold where it is above 1 for sure, see
     `MethodRatio.exceeds`.
 
     Args:
-        comparisons: The records.
-        page: A Markdown file that holds both of `MARKS`, once each.
-        seconds: Seconds of a step by `Memory()` over those of a plain step, by experiment. With
-            them the table has the ratio of seconds too, which is that of budgets over them.
+        ratios: Those of all methods.
+        seconds: Seconds of a step by `Memory()` over those of a plain step, by experiment. The
+            ratio of seconds is that of budgets over them; a dash where there is none.
 
     Raises:
-        ConfigError: If the page does not, or there are no ratios.
+        ConfigError: If there are none of `Memory()`.
     """
-    if not has_marks(page, MARKS):
-        raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
-    rows = [
-        {
-            "data and model": method.experiment.title,
-            "epochs": f"{method.budget:g}",
-            "budget ratio": f"**{method.ratio}**" if method.exceeds(1) else f"{method.ratio}",
-            "95 % interval": method.ratio.interval,
-            "seeds": str(method.ratio.seeds),
-            **({"in seconds": _in_seconds(method, seconds)} if seconds else {}),
-        }
-        for method in shown_ratios(method_ratios(experiments(comparisons)))
-    ]
+    rows = []
+    for method in shown_ratios(ratios):
+        title, ratio = method.experiment.title, method.ratio
+        in_seconds = NOT_REACHED
+        if title in seconds and not ratio.flat:
+            in_seconds = str(Bounded(ratio.ratio.value / seconds[title], ratio.ratio.side))
+        rows.append(
+            {
+                "data and model": title,
+                "epochs": f"{method.budget:g}",
+                "budget ratio": f"**{ratio}**" if method.exceeds(1) else str(ratio),
+                "95 % interval": ratio.interval,
+                "seeds": str(ratio.seeds),
+                "in seconds": in_seconds,
+            }
+        )
     if not rows:
         raise ConfigError(
-            f"{page}: there are no budget ratios of {DEFAULT_LABEL}. Record some: siftback run pays"
+            f"there are no budget ratios of {DEFAULT_LABEL}. Record some: siftback run pays"
         )
-    fill(page, MARKS, markdown(rows))
+    return markdown(rows)
 
 
-def seconds_of_steps(results: Path) -> dict[str, float]:
-    """Reads how much longer a step by `Memory()` takes than a plain one, by experiment.
-
-    Args:
-        results: Folder of all records, in which `benchmarks/seconds.py` writes one.
-    """
-    rows = rows_of(results / BENCHMARKS, "Seconds of a step", "over plain")
-    return {row["setting"]: row["measured"] for row in rows}
-
-
-def _in_seconds(method: MethodRatio, seconds: Mapping[str, float]) -> str:
-    """Returns a budget ratio in seconds; a dash where there is no ratio, or they are not known."""
-    ratio, over = method.ratio.ratio, seconds.get(method.experiment.title)
-    if method.ratio.flat or not over:
-        return NOT_REACHED
-    return str(Bounded(ratio.value / over, ratio.side))
-
-
-def write_papers(results: Path, page: Path) -> None:
-    """Writes the papers' numbers beside ours into a page, between its marks.
-
-    Args:
-        results: As for `siftback.lab.papers.beside`.
-        page: A Markdown file that has the marks `PAPERS`, once each.
-    """
-    fill(page, PAPERS, markdown(by_recipe(results)))
-
-
-def has_marks(page: Path, marks: tuple[str, str]) -> bool:
-    """Whether a page has both marks, once each."""
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
-    return all(text.count(mark) == 1 for mark in marks)
-
-
-def fill(page: Path, marks: tuple[str, str], text: str) -> None:
-    """Writes a text into a page in place of what stands between two marks."""
-    filled = put_between(page.read_text(encoding="utf-8"), marks, f"\n{text}\n\n")
-    page.write_text(filled, encoding="utf-8")
-
-
-def ending_of(path: Path) -> str:
-    """Returns the ending of a picture's file, without its dot.
+def find_saving(ratios: Sequence[MethodRatio]) -> MethodRatio:
+    """Returns the budget ratio that is shown.
 
     Raises:
-        ConfigError: If it is none that pictures have.
+        ConfigError: If it was not measured.
+    """
+    for case in ratios:
+        if (case.experiment.title, case.label, case.budget) == (EXPERIMENT, DEFAULT_LABEL, BUDGET):
+            return case
+    raise ConfigError(
+        f"there is no budget ratio of {DEFAULT_LABEL} on {EXPERIMENT} at {BUDGET:g} epochs. "
+        "Record it: siftback run pays"
+    )
 
-    >>> ending_of(Path("docs/saved.svg"))
-    'svg'
+
+def describe_saving(ratios: Sequence[MethodRatio]) -> str:
+    """Describes the budget ratio that is shown, and the range of the method's others."""
+    shown = find_saving(ratios)
+    ratio, metric = shown.ratio, shown.experiment.metric
+    others = [case for case in shown_ratios(ratios) if case is not shown]
+    values = sorted(case.ratio.ratio.value for case in others if not case.ratio.flat)
+    sure = sum(case.exceeds(1) for case in others)
+    needed = ratio.ratio.value * BUDGET
+    text = (
+        f"**Train on {DATA} for {BUDGET:g} epochs with `{NAME}`, and the test error is "
+        f"{metric.written(shown.end)}, for which plain training needs {needed:.1f} epochs**: "
+        f"{ratio} times the budget (95 % interval {ratio.interval}, {ratio.seeds} seeds). On "
+        f"{len(values)} of {len(others)} other tasks the ratio is {values[0]:.2f} to "
+        f"{values[-1]:.2f}, and above 1 for sure on {sure}"
+    )
+    return text + (
+        "; elsewhere longer training gains nothing." if len(values) < len(others) else "."
+    )
+
+
+def describe_demo(path: Path) -> str:
+    """Describes what ``make demo`` shows, from the output of ``benchmarks/demo.py``.
+
+    Raises:
+        ConfigError: If the file lacks it.
+    """
+    measured: dict[str, list[float]] = defaultdict(list)
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        measured[row["what"]].append(row["measured"])
+    try:
+        plain, memory = (fmean(measured[f"{strategy}, %"]) for strategy in (TRADITIONAL, DEFAULT))
+        (clear,), groups = measured["intervals below 0"], len(measured["interval, to"])
+        (ratio,) = measured["processor seconds over plain training's"]
+    except ValueError:
+        raise ConfigError(
+            f"{path} lacks what the demo shows. Measure it: python benchmarks/demo.py --json {path}"
+        ) from None
+    return (
+        "`make demo` trains on digits in many fonts, three of the ten classes rare. Over "
+        f"{groups} groups of other seeds, plain training ends at {plain:.1f} % test error and "
+        f"`{NAME}` at {memory:.1f} % after as many steps, in {ratio:.2f} times the processor time; "
+        f"the 95 % interval of the difference is below 0 in {clear:.0f} of {groups}."
+    )
+
+
+def describe_step(host: Path, gpu: Path) -> str:
+    """Describes what `Memory()` adds to a step.
+
+    Args:
+        host: The output of ``benchmarks/step.py``.
+        gpu: The output of ``benchmarks/gpu.py``.
+
+    Raises:
+        ConfigError: If one of them lacks it.
+    """
+    rows = json.loads(host.read_text(encoding="utf-8"))["rows"]
+    added = {
+        row["setting"]: row["measured"] for row in rows if row["what"] == f"{NAME}, with its draws"
+    }
+    steps = {row["setting"] for row in rows if row["what"] == "its own step"}
+    loops = [added[setting] for setting in steps & added.keys()]
+    record = json.loads(gpu.read_text(encoding="utf-8"))
+    ratios = [
+        row["measured"]
+        for row in record["rows"]
+        if row["what"] == "over plain's" and row["setting"].endswith(f": {NAME}")
+    ]
+    try:
+        alone, beside = added["batch 128, 0 workers"], added["batch 128, 2 workers"]
+        least, most, fastest, slowest = min(loops), max(loops), min(ratios), max(ratios)
+    except (KeyError, ValueError):
+        raise ConfigError(
+            f"{host} or {gpu} lacks what a step of {NAME} costs. Measure it: python "
+            f"benchmarks/step.py --json {host}, and on a GPU benchmarks/gpu.py --json {gpu}"
+        ) from None
+    return (
+        f"With `{NAME}` a step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one "
+        f"on an {record['environment']['device']} ({len(ratios)} trainings). On the host it adds "
+        f"{alone:.2f} ms to a step of 128 examples, {beside:.2f} ms with two workers, and "
+        f"{least:.2f} to {most:.2f} ms in training, depending on the framework."
+    )
+
+
+def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Draws the errors of plain training and `Memory()` by budget, and an arrow for what is saved.
+
+    Args:
+        comparisons: The records.
+        path: An SVG or PNG file.
+
+    Raises:
+        ConfigError: If it is another kind of file, or there is nothing to draw.
     """
     ending = path.suffix[1:]
     if ending not in FORMATS:
         raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
-    return ending
-
-
-def put_between(text: str, marks: tuple[str, str], inner: str) -> str:
-    """A text, with what stands between two marks replaced.
-
-    >>> put_between("a [old] z", ("[", "]"), "new")
-    'a [new] z'
-    """
-    before, after = text.split(marks[0])
-    return before + marks[0] + inner + marks[1] + after.split(marks[1])[1]
+    shown = find_saving(method_ratios(experiments(comparisons)))
+    needed, metric = shown.ratio.ratio.value * BUDGET, shown.experiment.metric
+    canvas = Figure(figsize=SIZE, layout="constrained")
+    axes = canvas.subplots()
+    colours = {library_name(TRADITIONAL): "#000000", NAME: styles.COLOURS[1]}
+    lines = shown.experiment.curve, shown.experiment.ends[DEFAULT_LABEL]
+    for (name, colour), ends in zip(colours.items(), lines, strict=True):
+        budgets = sorted(ends)
+        seeds = [list(ends[budget].values()) for budget in budgets]
+        low, high = list(map(min, seeds)), list(map(max, seeds))
+        axes.fill_between(budgets, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(
+            budgets, list(map(fmean, seeds)), color=colour, marker="o", linewidth=2, label=name
+        )
+    strong = styles.COLOURS[3]
+    arrow = {"arrowstyle": "-|>,head_width=0.3,head_length=0.6", "color": strong, "linewidth": 2.5}
+    axes.annotate("", (BUDGET, shown.end), (needed, shown.end), arrowprops=arrow, zorder=3)
+    axes.annotate(
+        f"{BUDGET:g} epochs in place of {needed:.1f}",
+        (needed, shown.end),
+        (0, 20),
+        textcoords="offset points",
+        horizontalalignment="center",
+        color=strong,
+        fontweight="bold",
+    )
+    budgets = sorted(shown.experiment.curve)
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [format_tick(budget) for budget in budgets])
+    axes.minorticks_off()
+    axes.set(xlabel="epochs", ylabel=metric.axis, title=f"{DATA}, a small network")
+    axes.legend(frameon=False)
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_canvas(canvas, ending))

@@ -101,7 +101,7 @@ def test_the_verdict_comes_first_with_its_numbers(filled, page):
     text = page().text
     # 12 - 13 and 13 - 14.1 against matched.
     assert "Of 1 selective configuration beside Traditional at the same budget: 1 paid." in text
-    assert "SelectiveLoader(..., keep=0.5) paid in abacus (cnn on digits)." in text
+    assert "abacus (cnn on digits): SelectiveLoader(..., keep=0.5) paid: test error 1.05 ± " in text
     assert "1.05 ± 0.07 points lower than that of Traditional shortened to the same" in text
     assert "over 2 seeds (95% interval -1.69 to -0.41)" in text
     order = ["Did it pay?", "Speed-up to near", "Test error over training time", "Settings,"]

@@ -200,7 +200,7 @@ def test_tables_plots_and_verdicts_follow_the_loss(written):
     assert speedups(written, (1.5,))["traditional"] == {1.5: pytest.approx((1.0, 1.0, 1.0))}
     for one in verdicts([written]):
         assert one.metric.name == "loss"
-        assert ("nats" in one.evidence) == (one.baseline == "traditional")
+        assert ("nats" in one.brief) == (one.baseline == "traditional")
     assert any(one.baseline for one in verdicts([written]))
     found = analyse([written])
     said = " ".join(getattr(one, "sentence", "") for one in found.values())

@@ -60,7 +60,6 @@ class Verdict:
         whole_differences: Its final test error, or loss, less that of the whole of Traditional;
             empty where that is the baseline itself.
         whole_cost: Its cost over that of the whole of Traditional.
-        whole_seconds: The seconds over those of the whole of Traditional.
     """
 
     comparison: str
@@ -76,7 +75,6 @@ class Verdict:
     seconds: float | None
     whole_differences: Sequence[float]
     whole_cost: float | None
-    whole_seconds: float | None
 
     @property
     def compared(self) -> bool:
@@ -156,19 +154,6 @@ class Verdict:
             return text + (", which takes in zero)" if low <= 0 <= high else ")")
         alike = "that happen to be alike, which gives no interval"
         return f"{text} {alike if self.seeds > 1 else 'without a spread'}"
-
-    @property
-    def evidence(self) -> str:
-        """The numbers behind the verdict, as a sentence or two."""
-        if not self.difference:
-            return ""
-        text = f"Its final test {self.metric.noun} is {self.brief}"
-        text += f", in {self.seconds:.2f} times the seconds." if self.seconds else "."
-        if self.whole_error:
-            apart = _apart(self.whole_error, self.metric)
-            text += f" It is {apart} than that of the whole of Traditional"
-            text += f", in {self.whole_seconds:.2f} of its time." if self.whole_seconds else "."
-        return text
 
 
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
@@ -289,5 +274,4 @@ def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
             seconds=mean_ratio(runs, run.label, baseline or "", "seconds_train"),
             whole_differences=paired_differences(runs, run.label, whole),
             whole_cost=mean_ratio(runs, run.label, whole, "cost_forward_units"),
-            whole_seconds=mean_ratio(runs, run.label, whole, "seconds_train"),
         )

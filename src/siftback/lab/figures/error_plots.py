@@ -14,7 +14,6 @@ from pathlib import Path
 from siftback.lab.figures.curves import AXES, curve_panel, mean_curves
 from siftback.lab.figures.drawing import save_pictures
 from siftback.lab.figures.figure import Figure, Series
-from siftback.lab.figures.titles import setup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_evaluations, read_runs
 from siftback.lab.records.run_summary import METRICS, TRADITIONAL
@@ -61,7 +60,7 @@ def error_figure(comparison: Comparison) -> Figure:
             series.append(Series(label, ends, level, group=TRADITIONAL, faint=True))
         panels.append(curve_panel(f"over {view}", view, metric.axis, series))
     final_end = f"final test {metric.noun}, mean ± standard deviation over the seeds"
-    return Figure(PLOT, f"{setup(comparison)}: {final_end}", [], "", {"all": panels})
+    return Figure(PLOT, f"{comparison.setup}: {final_end}", [], "", {"all": panels})
 
 
 def error_over_cost(

@@ -72,18 +72,12 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
 def setup_with_noise(comparison: Comparison) -> str:
     """Returns model and data in words, and the share of wrong labels if there are any."""
     wrong = argument(comparison, "flip", 0.0)
-    return f"{setup(comparison)}{f', {wrong:.0%} of the labels wrong' if wrong else ''}"
-
-
-def setup(comparison: Comparison) -> str:
-    """Returns model and data in words."""
-    runs = comparison.runs
-    return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
+    return f"{comparison.setup}{f', {wrong:.0%} of the labels wrong' if wrong else ''}"
 
 
 def task(comparison: Comparison) -> str:
     """Returns model and data in words, and the number of examples where not all."""
-    return f"{setup(comparison)}{images(comparison)}"
+    return f"{comparison.setup}{images(comparison)}"
 
 
 def images(comparison: Comparison) -> str:
@@ -110,7 +104,7 @@ def noun_of(comparison: Comparison) -> str:
 def describe_extent(comparisons: Sequence[Comparison]) -> str:
     """Says how much was trained, when, and on which machines."""
     count = sum(len(comparison.runs) for comparison in comparisons)
-    setups = listed(setup(comparison) for comparison in comparisons if comparison.runs)
+    setups = listed(comparison.setup for comparison in comparisons if comparison.runs)
     text = f"{counted(len(comparisons), 'comparison')} of {counted(count, 'run')}: {setups}."
     dates = (str(comparison.environment.get("date", ""))[:10] for comparison in comparisons)
     days = sorted(date for date in dates if date)

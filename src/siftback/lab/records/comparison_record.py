@@ -23,6 +23,7 @@ from typing import Any, Self, TextIO
 
 from siftback.errors import StateError
 from siftback.lab.records.folder import atomic_write, entry_of, naming, record_lines, record_names
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.run_summary import (
     METRICS,
     RECORDS,
@@ -248,6 +249,14 @@ class Comparison:
     def metric(self) -> Metric:
         """The measure of its runs, the same for all, as their data are."""
         return METRICS[self.runs[0].metric if self.runs else "error"]
+
+    @property
+    def setup(self) -> str:
+        """Its models and its data, in words."""
+        models, data = (
+            listed(getattr(run, name) for run in self.runs) for name in ("model", "data")
+        )
+        return f"{models} on {data}"
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """The runs of each configuration, in the order of the first of each."""

@@ -69,12 +69,22 @@ def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str
         comparison: The comparison.
         name_of: As for `rows`.
     """
-    return terminal(
-        terminal_rows(comparison, name_of) or [{"No run has finished": ""}],
-        title=_title(comparison),
-        caption=_caption(comparison),
-        wrapped=["strategy"],
+    if not comparison.runs:
+        return terminal([{"No run has finished": ""}])
+    metric = comparison.metric
+    unit = "" if metric.name == "error" else f", in {metric.plural}"
+    example = "one window" if metric.name == "loss" else "one example"
+    caption = (
+        f"Final test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: "
+        f"forwards of {example}, a backward counted as two."
     )
+    rows_shown = terminal_rows(comparison, name_of)
+    if any("worst class" in row for row in rows_shown):
+        caption += " Worst class: the highest error of a class, in percent."
+    if any(run.strategy == MATCHED for run in comparison.runs):
+        caption += " Matched: plain training, shortened to the same cost."
+    title = f"{comparison.setup}, seeds {listed(sorted(run.seed for run in comparison.runs))}"
+    return terminal(rows_shown, title=title, caption=caption, wrapped=["strategy"])
 
 
 def terminal_rows(
@@ -196,28 +206,3 @@ def _numbers(runs: pd.DataFrame) -> dict[str, str]:
         "seconds of training": readable_seconds(means.seconds_train),
         "cost in forwards": readable(means.cost_forward_units),
     }
-
-
-def _title(comparison: Comparison) -> str | None:
-    runs = comparison.runs
-    if not runs:
-        return None
-    models, data = listed(run.model for run in runs), listed(run.data for run in runs)
-    return f"{models} on {data}, seeds {listed(sorted(run.seed for run in runs))}"
-
-
-def _caption(comparison: Comparison) -> str | None:
-    if not comparison.runs:
-        return None
-    metric = comparison.metric
-    unit = "" if metric.name == "error" else f", in {metric.plural}"
-    example = "one window" if metric.name == "loss" else "one example"
-    caption = (
-        f"Final test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: "
-        f"forwards of {example}, a backward counted as two."
-    )
-    if any(run.test_error_worst is not None for run in comparison.runs):
-        caption += " Worst class: the highest error of a class, in percent."
-    if any(run.strategy == MATCHED for run in comparison.runs):
-        caption += " Matched: plain training, shortened to the same cost."
-    return caption

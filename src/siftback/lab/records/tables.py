@@ -44,8 +44,8 @@ def pivot(cells: Iterable[tuple[Mapping[str, str], str, str]]) -> list[dict[str,
 def terminal(
     rows: Rows,
     *,
-    title: str | None = None,
-    caption: str | None = None,
+    title: str = "",
+    caption: str = "",
     wrapped: Collection[str] | None = None,
 ) -> Table:
     """Rows as a table for a terminal: words at the left, numbers at the right.
@@ -57,8 +57,8 @@ def terminal(
         wrapped: Columns whose cells may take several lines; by default all of words.
     """
     table = Table(
-        title=None if title is None else Text(title),
-        caption=None if caption is None else Text(caption),
+        title=Text(title),
+        caption=Text(caption),
         title_justify="left",
         caption_justify="left",
         box=box.HORIZONTALS,

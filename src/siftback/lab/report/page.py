@@ -17,7 +17,7 @@ from siftback.lab.figures.curves import AXES
 from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.styles import assign_styles
-from siftback.lab.figures.titles import describe_extent, setup
+from siftback.lab.figures.titles import describe_extent
 from siftback.lab.figures.writing import export_csv, format_rows, write_analysis
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
@@ -203,7 +203,7 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
     ]
     return {
         "name": name,
-        "setup": setup(comparison) if comparison.runs else "no finished run",
+        "setup": comparison.setup if comparison.runs else "no finished run",
         "extent": f"{counted(len(comparison.runs), 'run')}, seeds {listed(seeds)}",
         "facts": list(list_facts(comparison)),
         "raw": list(raw_files(name, comparison).items()),

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from siftback.lab.figures.titles import setup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted
 from siftback.lab.records.frame import (
@@ -262,7 +261,7 @@ def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
         whole = "" if baseline == TRADITIONAL else TRADITIONAL
         yield Verdict(
             comparison=name,
-            setup=setup(comparison),
+            setup=comparison.setup,
             data=run.data,
             strategy=run.strategy,
             keep=run.keep_asked,

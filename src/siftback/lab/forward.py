@@ -1,7 +1,7 @@
 """A model as settings ask for it: its device, number type, losses, and the steps that train it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -95,6 +95,23 @@ def training_device(settings: Settings) -> torch.device:
 def evaluation_batch_size(settings: Settings, data: DataSet) -> int:
     """Returns the examples of a batch to test on; logits of language are as large as training's."""
     return settings.batch_size if data.kind == "language" else TEST_BATCH
+
+
+@torch.no_grad()
+def predictions(
+    model: nn.Module, batches: Iterable[Batch], settings: Settings
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields the outputs of a model in eval mode, in float32, and the labels of each batch.
+
+    It is in its former mode again once all are yielded.
+    """
+    was_training = model.training
+    model.eval()
+    for inputs, labels in batches:
+        with autocast_context(settings, inputs.device):
+            outputs = model(inputs)
+        yield outputs.float(), labels
+    model.train(was_training)
 
 
 def example_losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:

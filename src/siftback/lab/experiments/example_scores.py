@@ -25,6 +25,7 @@ from siftback.lab.forward import (
     autocast_context,
     check_model_fits,
     example_losses,
+    predictions,
     token_cross_entropies,
     training_device,
 )
@@ -250,7 +251,6 @@ def score_by_model(
         The scores, and their cost in forwards.
     """
     epochs, count = settings.score_epochs, len(data.train_labels)
-    context = autocast_context(settings, training_device(settings))
     if name in HELD_OUT:
         return score_held_out(name, settings, seed, data, update)
     if name == USES:
@@ -261,13 +261,10 @@ def score_by_model(
         record, recorded_of = EVERY_EPOCH[name]
         recorder, cost = record(count), 0
         for stage in stages(seed, settings, data, epochs, update):
-            stage.model.eval()
             rows = torch.split(torch.arange(count), settings.batch_size)
-            for indices, (inputs, labels) in zip(rows, stage.stream.plain(count), strict=True):
-                with torch.no_grad(), context:
-                    logits = stage.model(inputs).float()
+            outputs = predictions(stage.model, stage.stream.plain(count), settings)
+            for indices, (logits, labels) in zip(rows, outputs, strict=True):
                 recorder.update(indices, *recorded_of(logits, labels))
-            stage.model.train()
             cost += count * FORWARD
         return recorder.scores(), stage.cost + cost
     score, price = AT_THE_END[name]
@@ -282,7 +279,7 @@ def score_by_model(
             done += len(batch[1])
             update(share + (1 - share) * done / count)
 
-    with context:
+    with autocast_context(settings, training_device(settings)):
         return score(stage.model, batches()), stage.cost + count * price
 
 

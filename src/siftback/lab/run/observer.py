@@ -20,6 +20,7 @@ from siftback.lab.forward import (
     autocast_context,
     evaluation_batch_size,
     losses_of_outputs,
+    predictions,
     training_device,
 )
 from siftback.lab.records.columns import write_columns
@@ -109,14 +110,10 @@ class Observer:
         self.seconds |= state["seconds"]
         self.forget(self._step)
 
-    @torch.no_grad()
     def _forward(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
         """Returns losses, float32[N], and whether guesses are right, all of a window's, bool[N]."""
-        model = copy.deepcopy(model).eval()
         losses, correct = [], []
-        for inputs, labels in batches:
-            with autocast_context(self._settings, self._device):
-                logits = model(inputs).float()
+        for logits, labels in predictions(copy.deepcopy(model), batches, self._settings):
             losses.append(losses_of_outputs(logits, labels).cpu())
             correct.append(are_right(logits, labels).reshape(len(labels), -1).all(1).cpu())
         return torch.cat(losses), torch.cat(correct)
@@ -209,13 +206,8 @@ def write_suspect_table(
         data: The same, with the labels that are known to be true.
         settings: The run's.
     """
-    outputs = []
-    model.eval()
-    for images, _ in stream.plain(stream.examples):
-        with torch.no_grad(), autocast_context(settings, training_device(settings)):
-            outputs.append(model(images).float().softmax(1).cpu())
-    model.train()
-    probabilities = torch.cat(outputs)
+    logits = predictions(model, stream.plain(stream.examples), settings)
+    probabilities = torch.cat([rows.softmax(1).cpu() for rows, _ in logits])
     guard.grow(len(data.train_labels))
     none = torch.zeros(len(data.train_labels), dtype=torch.bool)
     columns = {

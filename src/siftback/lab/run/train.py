@@ -20,6 +20,7 @@ from siftback.lab.forward import (
     build_model,
     evaluation_batch_size,
     losses_of_outputs,
+    predictions,
     training_device,
 )
 from siftback.lab.length import Length, PhaseClock, Spent
@@ -250,22 +251,18 @@ class Training:
             agreement=agreement,
         )
 
-    @torch.no_grad()
     def _test(self) -> tuple[float, float]:
         """Returns mean loss and error in percent over the test set, of language over its tokens.
 
         Of pixels the error is the root of the mean loss, in percent of the range of colours.
         """
-        model, data, settings = self.stepper.tested, self.data, self.settings
-        was_training = model.training
-        model.eval()
+        data, settings = self.data, self.settings
         loss = torch.zeros((), device=self.device)
         wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
         self._wrong_by_class.zero_()
         size = evaluation_batch_size(settings, data)
-        for inputs, labels in evaluation_batches(data, size, self.device, settings.channels_last):
-            with autocast_context(settings, self.device):
-                logits = model(inputs).float()
+        batches = evaluation_batches(data, size, self.device, settings.channels_last)
+        for logits, labels in predictions(self.stepper.tested, batches, settings):
             loss += losses_of_outputs(logits, labels).sum()
             valid = labels != IGNORED
             is_wrong = ~are_right(logits, labels) & valid
@@ -273,7 +270,6 @@ class Training:
             count += valid.sum()
             if self.metric == "error":
                 self._wrong_by_class += labels.bincount(is_wrong.double(), minlength=data.classes)
-        model.train(was_training)
         mean = float(loss) / len(data.test_labels)
         if data.kind == "pixels":
             return mean, 100 * math.sqrt(mean) / COLOUR_RANGE

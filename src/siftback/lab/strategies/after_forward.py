@@ -1,4 +1,4 @@
-"""Selection after the forward: of rows, of tokens, or by weights of the losses."""
+"""Selection after the forward: of rows, or of tokens."""
 
 import time
 from collections.abc import Iterator
@@ -80,16 +80,6 @@ class SinglePassBatches(TrainingBatches):
         super().load_state_dict(state)
         self.sift.set_extra_state(state["single_pass"])
         self.stats = self.sift.stats
-
-
-class WeightedBatches(TrainingBatches):
-    """Batches of every example, whose losses are weighted."""
-
-    def plain_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns the weighted loss."""
-        assert self.job.strategy.weighted is not None
-        self.count_lengths(inputs, FORWARD + BACKWARD)
-        return self.job.strategy.weighted(self.call(inputs), labels)
 
 
 class TokenBatches(TrainingBatches):

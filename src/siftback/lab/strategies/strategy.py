@@ -205,6 +205,8 @@ class TrainingBatches:
     def plain_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Returns the loss of a batch that is not mixed."""
         self.count_lengths(inputs, FORWARD + BACKWARD)
+        if weighted := self.job.strategy.weighted:
+            return weighted(self.call(inputs), labels)
         return mean_loss(self.call, (inputs, labels), self.job.settings.label_smoothing)
 
     def count_lengths(self, inputs: Tensor, price: float) -> None:

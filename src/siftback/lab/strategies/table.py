@@ -20,7 +20,7 @@ from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_to
 from siftback.lab.records.formatting import one_of
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.settings import Settings, parse_number
-from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches, WeightedBatches
+from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches
 from siftback.lab.strategies.after_reading import AfterReading, ScoredElsewhere, proxy_scorer
 from siftback.lab.strategies.before_reading import (
     BeforeReading,
@@ -295,14 +295,13 @@ _ROWS = (
              tokens="random", warmup=_AT_ONCE, kinds=_LANGUAGE),
     Strategy("linupper",
              "every example; weights rise with the loss up to the middle of the batch, and stay",
-             _ALL, WeightedBatches, weighted=partial(weighted_example_loss, linupper_weights)),
+             _ALL, weighted=partial(weighted_example_loss, linupper_weights)),
     Strategy("dft",
              "every example, or token of language, weighted by the probability of its label",
-             _ALL, WeightedBatches, weighted=partial(weighted_token_loss, dft_weights),
+             _ALL, weighted=partial(weighted_token_loss, dft_weights),
              kinds=_PROBABLE),
     Strategy("inverse-probability", "as dft, weighted by one over that probability, up to a cap",
-             _ALL, WeightedBatches,
-             weighted=partial(weighted_token_loss, inverse_probability_weights),
+             _ALL, weighted=partial(weighted_token_loss, inverse_probability_weights),
              kinds=_PROBABLE),
     Strategy("matched",
              "Traditional given the budget of a selective run, its learning rates fully decayed",

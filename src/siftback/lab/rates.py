@@ -100,14 +100,6 @@ def find_rate(name: str, epochs: float | None) -> Rate:
     if name in RATES:
         return RATES[name]
     number = r"(?:\d+(?:\.\d*)?|\.\d+)"
-    if match := re.fullmatch(rf"steps:({number}(?:,{number})*)x({number})", name):
-        # An older notation without units: below 1 in shares of the training, otherwise in epochs.
-        at = [float(start) for start in match[1].split(",")]
-        written = [f"{100 * start:g}%" if max(at) < 1 else f"{start:g}e" for start in at]
-        raise ConfigError(
-            f"schedule {name!r} does not say the unit of its steps: write "
-            f"steps:{','.join(written)}:x{match[2]}, e for epochs and % for shares of the training"
-        )
     match = re.fullmatch(rf"steps:({number}[e%](?:,{number}[e%])*):x({number})", name)
     if match is None:
         raise ConfigError(

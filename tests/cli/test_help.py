@@ -132,5 +132,5 @@ def test_the_help_names_what_there_is(found: dict[str, dict[str, Any]]) -> None:
     assert get_args(TYPES["norm"]) == NORMS
     # Lines are broken at spaces and hyphens.
     scores, figures = ("".join(found[name]["help"][1].split()) for name in ("score", "figures"))
-    assert f"Score:{','.join(example_scores.SCORE_NAMES)}." in scores
+    assert f"Score:{','.join(example_scores.SCORES)}." in scores
     assert f"of{','.join(ANALYSES)};bydefaultall." in figures

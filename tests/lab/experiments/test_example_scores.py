@@ -77,7 +77,7 @@ PRICES = {"el2n": 1, "margin": 1, "entropy": 1, "loss": 1, "aum": EPOCHS, "forge
 
 def test_every_score_has_a_row() -> None:
     apart = {"grand", "irreducible", "token-irreducible", "sb-uses"}  # tests of their own
-    assert set(scores.SCORE_NAMES) == PRICES.keys() | apart
+    assert set(scores.SCORES) == PRICES.keys() | apart
 
 
 @pytest.mark.parametrize("name", PRICES)

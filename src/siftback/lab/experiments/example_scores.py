@@ -9,6 +9,7 @@ file of one column, ``index``: ``siftback score`` and ``prune``.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,31 +61,14 @@ def fresh_token_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     )
 
 
-# By name: what scores the examples after training, and the price of an example in forwards.
-AT_THE_END: dict[str, tuple[Callable[[nn.Module, Iterator[Batch]], Tensor], int]] = {
-    "el2n": (el2n, FORWARD),
-    "grand": (grand, FORWARD + BACKWARD),
-    "margin": (margin, FORWARD),
-    "entropy": (entropy, FORWARD),
-    "loss": (fresh_losses, FORWARD),
-}
-# By name: what records the examples after every epoch, and what it records of logits and labels.
-EVERY_EPOCH: dict[str, tuple[Any, Callable[[Tensor, Tensor], tuple[Tensor, ...]]]] = {
-    "forgetting": (Forgetting, lambda logits, labels: (logits.argmax(1) == labels,)),
-    "aum": (AUM, lambda logits, labels: (logits, labels)),
-}
-HELD_OUT = {"irreducible": fresh_losses, "token-irreducible": fresh_token_losses}
-USES = "sb-uses"
-SCORE_NAMES = (*AT_THE_END, *EVERY_EPOCH, *HELD_OUT, USES)
+UNTRAINED = ("el2n", "grand", "margin", "entropy", "loss")
+"""Those that models have before they are trained, too."""
 
-OF_LOSSES = ("loss", *HELD_OUT, USES)
+OF_LOSSES = ("loss", "irreducible", "token-irreducible", "sb-uses")
 """Those that need no classes."""
 
 OF_TOKENS = ("token-irreducible",)
 """Those of each token of a language, one row each, in the order of the windows."""
-
-# What Selective-Backprop keeps whose uses of an example are counted.
-USED_KEEP = 0.5
 
 # Training examples are counted from 0 within what these settings leave of the data set.
 PLACE = ("data", "train_limit", "validation", "max_tokens")
@@ -155,7 +139,7 @@ def score_examples(
     was trained on.
 
     Args:
-        name: One of `SCORE_NAMES`.
+        name: One of `SCORES`.
         settings: How to train; the length is ``score_epochs``.
         seed: Decides those of the models: ``1000 * (seed + 1)`` and on.
         data: Those of ``settings``, where they are at hand.
@@ -172,7 +156,7 @@ def score_examples(
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
     started = time.perf_counter()
     scored = [
-        score_by_model(name, settings, model_seed, data, report_share(update, number, len(seeds)))
+        SCORES[name](settings, model_seed, data, report_share(update, number, len(seeds)))
         for number, model_seed in enumerate(seeds)
     ]
     columns, costs = zip(*scored, strict=True)
@@ -195,7 +179,7 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
     """Checks that scores can be computed.
 
     Args:
-        name: One of `SCORE_NAMES`.
+        name: One of `SCORES`.
         settings: As for `score_examples`.
         data: The data set.
 
@@ -203,8 +187,8 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
         ConfigError: If there is no such score, or the settings or the data lack what it needs.
     """
     examples = len(data.train_labels)
-    if name not in SCORE_NAMES:
-        raise ConfigError(f"no score {name!r}: {one_of(name, SCORE_NAMES)}")
+    if name not in SCORES:
+        raise ConfigError(f"no score {name!r}: {one_of(name, SCORES)}")
     if not data.has_classes and name not in OF_LOSSES:
         raise ConfigError(
             f"{name} is of examples of a class each, and {data.name} has none: give one of "
@@ -215,7 +199,7 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
             f"{name} is of the tokens of a language model, and {data.name} holds "
             f"{KINDS[data.kind]}: give another score"
         )
-    if not settings.score_epochs and name not in AT_THE_END:
+    if not settings.score_epochs and name not in UNTRAINED:
         raise ConfigError(
             f"{name} of models that are trained for score_epochs={settings.score_epochs:g}: give "
             "epochs above 0"
@@ -235,76 +219,99 @@ def least_cost(settings: Settings, examples: int) -> float:
     return settings.score_models * (training + FORWARD * examples)
 
 
-def score_by_model(
-    name: str, settings: Settings, seed: int, data: DataSet, update: Update
+def score_at_end(
+    score: Callable[[nn.Module, Iterator[Batch]], Tensor],
+    price: int,
+    settings: Settings,
+    seed: int,
+    data: DataSet,
+    update: Update,
 ) -> tuple[Tensor, float]:
-    """Trains a model, and scores the training set by it.
-
-    Args:
-        name: One of `SCORE_NAMES`.
-        settings: As for `score_examples`.
-        seed: That of the model.
-        data: The data set.
-        update: Called with the share of it that is done.
-
-    Returns:
-        The scores, and their cost in forwards.
-    """
-    epochs, count = settings.score_epochs, len(data.train_labels)
-    if name in HELD_OUT:
-        return score_held_out(name, settings, seed, data, update)
-    if name == USES:
-        *_, stage = stages(seed, settings, data, epochs, update, strategy="sb", keep=USED_KEEP)
-        assert stage.uses is not None
-        return stage.uses, stage.cost
-    if name in EVERY_EPOCH:
-        record, recorded_of = EVERY_EPOCH[name]
-        recorder, cost = record(count), 0
-        for stage in stages(seed, settings, data, epochs, update):
-            rows = torch.split(torch.arange(count), settings.batch_size)
-            outputs = predictions(stage.model, stage.stream.plain(count), settings)
-            for indices, (logits, labels) in zip(rows, outputs, strict=True):
-                recorder.update(indices, *recorded_of(logits, labels))
-            cost += count * FORWARD
-        return recorder.scores(), stage.cost + cost
-    score, price = AT_THE_END[name]
-    training = (FORWARD + BACKWARD) * epochs
+    """Trains a model, and scores the training set by it at the end, at a price of each example."""
+    count, training = len(data.train_labels), (FORWARD + BACKWARD) * settings.score_epochs
     share = training / (training + price)  # of the cost
-    *_, stage = stages(seed, settings, data, epochs, lambda done: update(share * done))
+    *_, trained = stages(
+        seed, settings, data, settings.score_epochs, lambda done: update(share * done)
+    )
 
     def batches() -> Iterator[Batch]:
         done = 0
-        for batch in stage.stream.plain(count):
+        for batch in trained.batches.stream.plain(count):
             yield batch
             done += len(batch[1])
             update(share + (1 - share) * done / count)
 
     with autocast_context(settings, training_device(settings)):
-        return score(stage.model, batches()), stage.cost + count * price
+        return score(trained.model, batches()), trained.batches.cost + count * price
+
+
+def score_every_epoch(
+    record: Callable[[int], Any],
+    recorded_of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    settings: Settings,
+    seed: int,
+    data: DataSet,
+    update: Update,
+) -> tuple[Tensor, float]:
+    """Trains a model, and records the training set after every epoch, by logits and labels."""
+    count, cost = len(data.train_labels), 0
+    recorder, rows = record(count), torch.split(torch.arange(count), settings.batch_size)
+    for trained in stages(seed, settings, data, settings.score_epochs, update):
+        outputs = predictions(trained.model, trained.batches.stream.plain(count), settings)
+        for indices, (logits, labels) in zip(rows, outputs, strict=True):
+            recorder.update(indices, *recorded_of(logits, labels))
+        cost += count * FORWARD
+    return recorder.scores(), trained.batches.cost + cost
 
 
 def score_held_out(
-    name: str, settings: Settings, seed: int, data: DataSet, update: Update
+    losses_of: Callable[[nn.Module, Iterator[Batch]], Tensor],
+    settings: Settings,
+    seed: int,
+    data: DataSet,
+    update: Update,
 ) -> tuple[Tensor, float]:
     """Scores each half of the training set by a model that is trained on the other half."""
-    count, device = len(data.train_labels), training_device(settings)
-    groups = data.group_numbers
+    device, groups = training_device(settings), data.group_numbers
     order = torch.randperm(int(groups.max()) + 1, generator=torch.Generator().manual_seed(seed))
-    values = torch.empty(data.train_labels.shape if name in OF_TOKENS else (count,))
-    cost = 0.0
+    cost, losses = 0.0, []
     is_first = torch.isin(groups, order[: len(order) // 2])
     halves = is_first.nonzero().flatten(), (~is_first).nonzero().flatten()
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
         half, update_half = data.subset(seen), report_share(update, number, 2)
-        *_, stage = stages(seed, settings, half, settings.score_epochs, update_half)
+        *_, trained = stages(seed, settings, half, settings.score_epochs, update_half)
         tested = half.with_test(data, unseen)  # normalised as the model's own half was
+        batches = evaluation_batches(tested, settings.batch_size, device, settings.channels_last)
         with autocast_context(settings, device):
-            batches = evaluation_batches(
-                tested, settings.batch_size, device, settings.channels_last
-            )
-            values[unseen] = HELD_OUT[name](stage.model, batches)
-        cost += stage.cost + len(unseen) * FORWARD
-    return values.flatten(), cost
+            losses.append(losses_of(trained.model, batches))
+        cost += trained.batches.cost + len(unseen) * FORWARD
+    return torch.cat(losses)[torch.cat(halves[::-1]).argsort()].flatten(), cost
+
+
+def score_by_uses(
+    settings: Settings, seed: int, data: DataSet, update: Update
+) -> tuple[Tensor, float]:
+    """Trains a model by Selective-Backprop that keeps half, and counts the uses of each example."""
+    *_, trained = stages(seed, settings, data, settings.score_epochs, update, "sb", keep=0.5)
+    assert trained.batches.uses is not None
+    return trained.batches.uses, trained.batches.cost
+
+
+# By name: what scores the training set by a model; gives the scores, and their cost in forwards.
+SCORES: dict[str, Callable[[Settings, int, DataSet, Update], tuple[Tensor, float]]] = {
+    "el2n": partial(score_at_end, el2n, FORWARD),
+    "grand": partial(score_at_end, grand, FORWARD + BACKWARD),
+    "margin": partial(score_at_end, margin, FORWARD),
+    "entropy": partial(score_at_end, entropy, FORWARD),
+    "loss": partial(score_at_end, fresh_losses, FORWARD),
+    "forgetting": partial(
+        score_every_epoch, Forgetting, lambda logits, labels: (logits.argmax(1) == labels,)
+    ),
+    "aum": partial(score_every_epoch, AUM, lambda logits, labels: (logits, labels)),
+    "irreducible": partial(score_held_out, fresh_losses),
+    "token-irreducible": partial(score_held_out, fresh_token_losses),
+    "sb-uses": score_by_uses,
+}
 
 
 def report_share(update: Update, number: int, count: int) -> Update:
@@ -389,7 +396,7 @@ def score_to(out: Path, name: str, settings: Settings, seed: int, update: Update
 
     Args:
         out: The file.
-        name: One of `SCORE_NAMES`.
+        name: One of `SCORES`.
         settings: How to train the models that score.
         seed: Decides their seeds.
         update: Called with the share of it that is done.

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab import rates
 from siftback.lab.data.data_set import COLOUR_RANGE, IGNORED, DataSet, Kind
 from siftback.lab.data.load import rare_classes
-from siftback.lab.data.stream import BatchStream, evaluation_batches
+from siftback.lab.data.stream import evaluation_batches
 from siftback.lab.forward import (
     Stepper,
     are_right,
@@ -362,22 +362,6 @@ class Training:
         )
 
 
-class Stage(NamedTuple):
-    """A model within its training.
-
-    Attributes:
-        model: As it is now.
-        stream: The batches that it is trained on.
-        cost: What its training cost so far, in forwards of one example.
-        uses: float32[N], how often it was trained on each example, where that was counted.
-    """
-
-    model: nn.Module
-    stream: BatchStream
-    cost: float
-    uses: Tensor | None
-
-
 def stages(
     seed: int,
     settings: Settings,
@@ -386,8 +370,8 @@ def stages(
     update: Callable[[float], None] = lambda done: None,
     strategy: str = "traditional",
     keep: float = 1.0,
-) -> Iterator[Stage]:
-    """Trains a model, and yields it after each epoch; it is never tested.
+) -> Iterator[Training]:
+    """Trains a model, and yields its training after each epoch; it is never tested.
 
     Args:
         seed: Of its initial weights and data order.
@@ -401,14 +385,9 @@ def stages(
     changes: dict[str, Any] = dict.fromkeys((*LENGTHS, "evaluations", "evaluate_at", "ema"))
     settings = replace(settings, **changes | {"epochs": epochs or 1.0, "observe": ""})
     training = Training(Run(strategy, keep, seed), settings, data, counts_uses=keep < 1)
-    batches = training.batches
-
-    def stage() -> Stage:
-        training.evaluated = training.made
-        return Stage(training.model, batches.stream, batches.cost, batches.uses)
-
     for is_due in training.steps(update) if epochs else ():
         if is_due:
-            yield stage()
+            training.evaluated = training.made
+            yield training
     if not epochs or training.made > training.evaluated:
-        yield stage()
+        yield training

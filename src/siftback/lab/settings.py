@@ -249,10 +249,10 @@ class Settings:
         from siftback.lab import models
         from siftback.lab.records.observations import kinds_of
 
-        training = models.find_architecture(self.model).training
+        model = models.find_architecture(self.model)
         for name in ("lr", "weight_decay", "batch_size"):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(training, name))
+                object.__setattr__(self, name, getattr(model, name))
         for name in SETTINGS:
             _check(name, getattr(self, name))
         self._check_length()

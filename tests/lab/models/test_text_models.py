@@ -109,7 +109,7 @@ def test_models_are_refused_where_examples_are_others():
     ):
         with pytest.raises(ConfigError, match=f"model '{name}' takes .*{data}.*{others}"):
             models.check_kind(name, kind, data)
-    assert models.find_architecture("gpt").training.optimizer == "adamw"
-    assert models.find_architecture("resnet18").training == models.TrainingDefaults(
-        "sgd", 0.1, 5e-4, 128
-    )
+    assert models.find_architecture("gpt").optimizer == "adamw"
+    resnet = models.find_architecture("resnet18")
+    assert (resnet.optimizer, resnet.lr, resnet.weight_decay) == ("sgd", 0.1, 5e-4)
+    assert resnet.batch_size == 128

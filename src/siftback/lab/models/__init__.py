@@ -35,38 +35,28 @@ from siftback.lab.models.layers import NORMS, ModelSpec
 from siftback.lab.records.formatting import one_of
 
 
-class TrainingDefaults(NamedTuple):
-    """Settings that a model is trained with by default.
-
-    Attributes:
-        optimizer: "sgd", with Nesterov momentum and an L2 penalty, or "adamw".
-        lr: Peak learning rate.
-        weight_decay: L2 penalty of SGD; of AdamW the decay of the weights, times the rate.
-        batch_size: Examples per batch.
-    """
-
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    lr: float = 0.1
-    weight_decay: float = 5e-4
-    batch_size: int = 128
-
-
 class Architecture(NamedTuple):
-    """A family of models of one shape.
+    """A family of models of one shape, and the settings that it is trained with by default.
 
     Attributes:
         make: Builds the model of a `ModelSpec`.
         width: Its default width.
         what: What it is, and what its width is, for a reader.
         takes: The kind of its examples.
-        training: The settings that it is trained with by default.
+        optimizer: "sgd", with Nesterov momentum and an L2 penalty, or "adamw".
+        lr: Peak learning rate.
+        weight_decay: L2 penalty of SGD; of AdamW the decay of the weights, times the rate.
+        batch_size: Examples per batch.
     """
 
     make: Callable[[ModelSpec], nn.Module]
     width: int
     what: str
     takes: Kind = "images"
-    training: TrainingDefaults = TrainingDefaults()
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 0.1
+    weight_decay: float = 5e-4
+    batch_size: int = 128
 
 
 RESNETS = {
@@ -74,6 +64,8 @@ RESNETS = {
     34: (basic_layers, 1, (3, 4, 6, 3)),
     50: (bottleneck_layers, 4, (3, 4, 6, 3)),
 }
+
+_with_adamw = partial(Architecture, optimizer="adamw", weight_decay=0.01, batch_size=64)
 
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(Cnn, 8, "six convolutions, for quick runs; width: the first stage's"),
@@ -109,40 +101,34 @@ MODELS: dict[str, Architecture] = {
         GoogLeNet, 192, "GoogLeNet with a 3x3 stem and normalisation; width: the stem's"
     ),
     "vit": Architecture(Vit, 192, "six blocks of attention on 4x4 patches; width: a patch's"),
-    "transformer": Architecture(
-        Transformer,
-        64,
-        "two blocks of attention on a text, to classify it; width: a token's",
-        "texts",
-        TrainingDefaults("adamw", 5e-4, 0.01, 64),
+    "transformer": _with_adamw(
+        *(Transformer, 64, "two blocks of attention on a text, to classify it; width: a token's"),
+        takes="texts",
+        lr=5e-4,
     ),
-    "ngrams": Architecture(
-        Ngrams,
-        32,
-        "a bag of words and pairs of words, to classify a text; width: a word's",
-        "texts",
-        TrainingDefaults("adamw", 1e-2, 0.01, 64),
+    "ngrams": _with_adamw(
+        *(Ngrams, 32, "a bag of words and pairs of words, to classify a text; width: a word's"),
+        takes="texts",
+        lr=1e-2,
     ),
-    "gpt": Architecture(
-        Gpt,
-        64,
-        "four blocks of causal attention, for the next token; width: a token's",
-        "language",
-        TrainingDefaults("adamw", 3e-3, 0.01, 32),
+    "gpt": _with_adamw(
+        *(Gpt, 64, "four blocks of causal attention, for the next token; width: a token's"),
+        takes="language",
+        lr=3e-3,
+        batch_size=32,
     ),
-    "tabular-mlp": Architecture(
-        Mlp,
-        256,
-        "two hidden layers on the columns of a table; width: their units",
-        "rows",
-        TrainingDefaults("adamw", 3e-3, 0.01, 64),
+    "tabular-mlp": _with_adamw(
+        *(Mlp, 256, "two hidden layers on the columns of a table; width: their units"),
+        takes="rows",
+        lr=3e-3,
     ),
-    "siren": Architecture(
-        Siren,
-        96,
+    "siren": _with_adamw(
+        *(Siren, 96),
         "three layers of sines, from the coordinates of a pixel to its colours; width: their units",
-        "pixels",
-        TrainingDefaults("adamw", 2e-3, 0.0, 1024),
+        takes="pixels",
+        lr=2e-3,
+        weight_decay=0.0,
+        batch_size=1024,
     ),
 }
 

@@ -1,9 +1,9 @@
 """The papers' numbers beside ours, row by row."""
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,33 @@ def beside(results: Path) -> list[dict[str, str]]:
     """
     read = cache(lambda name: Comparison.read(results / name))  # many claims are of the same runs
     rows = []
-    for claim in CLAIMS:
-        comparisons: list[Comparison] = []
-        number = _attempt(partial(_find, claim, read, comparisons))
+    for claim in (*CLAIMS, OVERHEAD):
+        comparisons: list[Comparison] = []  # up to a damaged one
+        name, *arguments = claim.ours
+        try:
+            comparisons.extend(map(read, claim.folders))
+            if claim is OVERHEAD:
+                number = ours.overhead(results / "benchmarks" / "overhead.json")
+            else:
+                number = getattr(ours, name)(comparisons, *arguments)
+        except FileNotFoundError:
+            number = "not run"
+        except ours.NotRecordedError as error:
+            number = f"not recorded: {error}"
+        except UNREADABLE as error:
+            number = f"unreadable ({type(error).__name__}: {error})"
         setups = dict.fromkeys(_setup(recorded) for recorded in comparisons if recorded.runs)
-        rows.append(_row(claim, number, "; ".join(setups)))
-    benchmark = results / "benchmarks" / "overhead.json"
-    number = _attempt(partial(ours.overhead, benchmark))
-    return [*rows, _row(OVERHEAD, number, "benchmarks/overhead.py")]
+        row = {
+            "in": claim.place,
+            "what": claim.what,
+            "the paper's": claim.paper,
+            "ours": number,
+            "measured there on": claim.there,
+            "and here on": "; ".join(setups),
+        }
+        rows.append(row)
+    rows[-1]["and here on"] = "benchmarks/overhead.py"
+    return rows
 
 
 def by_recipe(results: Path) -> list[dict[str, str]]:
@@ -99,36 +118,6 @@ def _recipe_of(claim: Claim) -> str:
     folder = next(iter(claim.folders), "").removeprefix(f"{RUNS}/")
     fitting = (name for name in recipe_names() if folder.startswith(f"{name}-"))
     return max(fitting, key=len, default="")
-
-
-def _find(claim: Claim, read: Callable[[str], Comparison], comparisons: list[Comparison]) -> str:
-    """Returns our number; adds the comparisons that it was read from, up to a damaged one."""
-    comparisons.extend(map(read, claim.folders))
-    name, *arguments = claim.ours
-    number: str = getattr(ours, name)(comparisons, *arguments)
-    return number
-
-
-def _attempt(find: Callable[[], str]) -> str:
-    try:
-        return find()
-    except FileNotFoundError:
-        return "not run"
-    except ours.NotRecordedError as error:
-        return f"not recorded: {error}"
-    except UNREADABLE as error:
-        return f"unreadable ({type(error).__name__}: {error})"
-
-
-def _row(claim: Claim, number: str, setup: str) -> dict[str, str]:
-    return {
-        "in": claim.place,
-        "what": claim.what,
-        "the paper's": claim.paper,
-        "ours": number,
-        "measured there on": claim.there,
-        "and here on": setup,
-    }
 
 
 def _setup(comparison: Comparison) -> str:

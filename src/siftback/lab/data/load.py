@@ -121,7 +121,7 @@ def load(
         raise ConfigError(
             f"max_tokens={max_tokens} of {name}, which holds {KINDS[data.kind]}: leave it out"
         )
-    check_labels(data)
+    check_examples(data)
     if train_limit is not None:
         data = limit(data, train_limit)
     if validation is not None:
@@ -132,13 +132,18 @@ def load(
     return flip(data, flipped) if flipped else data
 
 
-def check_labels(data: DataSet) -> None:
+def check_examples(data: DataSet) -> None:
     """Checks that there are examples to train and to test on, and that labels are classes.
 
     Raises:
-        ConfigError: If a split has no examples, there are fewer than two classes, or a label lies
-            outside of ``[0, classes)``.
+        ConfigError: If a split has no examples, there are fewer than two classes, a label lies
+            outside of ``[0, classes)``, or augmentation may leave no part of an image in sight.
     """
+    if isinstance(data, ImageData) and data.augmentation.padding >= min(data.size):
+        raise ConfigError(
+            f"crop={data.augmentation.padding} of images of {data.size[0]}x{data.size[1]} pixels "
+            f"can shift all of an image out of sight: give fewer than {min(data.size)} pixels"
+        )
     for split, labels in (("train", data.train_labels), ("test", data.test_labels)):
         if not len(labels):
             raise ConfigError(f"{data.name} has no examples to {split} on: give a set with some")
@@ -347,7 +352,7 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
     if address.kind == "fonts":  # with matplotlib's fonts, which no other set needs
         from siftback.lab.data.fonts import read_fonts
 
-        return check_crop(read_fonts(address))
+        return read_fonts(address)
     if address.kind == "npz":
         splits, names = read_arrays(address)
     else:
@@ -358,19 +363,4 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
         splits, names = read_images(source, address.cache, address.size), source.names
     splits = add_test_split(splits, str(address))
     arrays = *splits["train"], *splits["test"]
-    return check_crop(ImageData(address.title, *arrays, names, augmentation=augmentation))
-
-
-def check_crop(data: ImageData) -> ImageData:
-    """Returns images, after checking that augmentation leaves a part of each in sight.
-
-    Raises:
-        ConfigError: If it does not.
-    """
-    augmentation = data.augmentation
-    if augmentation.padding >= min(data.size):
-        raise ConfigError(
-            f"crop={augmentation.padding} of images of {data.size[0]}x{data.size[1]} pixels can "
-            f"shift all of an image out of sight: give fewer than {min(data.size)} pixels"
-        )
-    return data
+    return ImageData(address.title, *arrays, names, augmentation=augmentation)

@@ -229,7 +229,7 @@ LINES = {
     "run fig5 --set lr=0.1 --set lr=0.2": "--set lr: given more than once",
     "run fig5 --set keep=x": "keep 'x'",
     "run fig5 --set keep=2 --dry-run": "keep=2.0",
-    "run fig5 --set matched=maybe": "matched=maybe",
+    "run fig5 --set matched=maybe": "matched 'maybe'",
     "run fig5 --set strategies= --dry-run": "no strategy ''",
     "run fig5 --set epochs=1e999": "epochs '1e999'",
     "run fig5 --set width=0 --dry-run": "width=0",

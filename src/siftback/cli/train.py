@@ -322,7 +322,7 @@ def run_command(
     """
     from siftback.lab.experiments.comparison import compare, is_finished
     from siftback.lab.figures.figure import Grid, Missing
-    from siftback.lab.figures.writing import export_markdown
+    from siftback.lab.figures.writing import format_rows
     from siftback.lab.recipes.recipe import (
         draw_recipe,
         find_recipe,
@@ -331,6 +331,7 @@ def run_command(
         plan_table,
         recipe_plans,
     )
+    from siftback.lab.records import tables
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
     from siftback.lab.run.progress import ConsoleReporter
@@ -372,6 +373,6 @@ def run_command(
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:
             if isinstance(analysis, Grid):
-                typer.echo(export_markdown(analysis))
+                typer.echo(tables.markdown(format_rows(analysis)))
             typer.echo(f"{analysis.title}: {analysis.sentence}")
             typer.echo("\n".join(f"  {path}" for path in paths))

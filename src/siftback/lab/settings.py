@@ -117,13 +117,14 @@ def _parse_integer(name: str, text: str) -> int:
         raise ConfigError(f"{name} {text!r}: give an integer") from None
 
 
-def _parse_switch(name: str, text: str) -> bool:
+def parse_switch(name: str, text: str) -> bool:
+    """Returns ``true`` or ``false``."""
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"{name} {text!r}: give true or false")
     return text.lower() == "true"
 
 
-_PARSERS = {bool: _parse_switch, int: _parse_integer, float: parse_number}
+_PARSERS = {bool: parse_switch, int: _parse_integer, float: parse_number}
 
 
 class Setting(NamedTuple):

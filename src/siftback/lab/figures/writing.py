@@ -25,7 +25,7 @@ def write_analysis(analysis: Analysis, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(analysis, Grid):
         paths = [folder / f"{analysis.name}.md"]
-        table = export_markdown(analysis)
+        table = tables.markdown(format_rows(analysis))
         text = [f"# {analysis.title}", analysis.sentence, table, f"{analysis.source}."]
         paths[0].write_text("\n\n".join(text) + "\n", encoding="utf-8")
     else:
@@ -33,11 +33,6 @@ def write_analysis(analysis: Analysis, folder: Path) -> list[Path]:
     numbers = folder / f"{analysis.name}.csv"
     numbers.write_text(export_csv(analysis), encoding="utf-8")
     return [*paths, numbers]
-
-
-def export_markdown(grid: Grid) -> str:
-    """Writes a table's rows in Markdown."""
-    return tables.markdown(format_rows(grid))
 
 
 def format_rows(grid: Grid) -> list[dict[str, str]]:

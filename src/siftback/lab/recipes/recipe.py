@@ -31,6 +31,7 @@ from siftback.lab.settings import (
     parse_numbers,
     parse_setting,
     parse_share,
+    parse_switch,
     parse_warmup,
 )
 from siftback.lab.strategies.table import find_strategy
@@ -213,6 +214,12 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     >>> parse_changes(["time_budget=12h", "strategies=traditional,sb"])
     {'time_budget': 43200.0, 'strategies': ['traditional', 'sb']}
     """
+    readers: dict[str, Callable[[str, str], Any]] = {
+        **dict.fromkeys(_IN_WORDS, lambda name, text: text),  # as in a file, and read with it
+        "strategies": lambda name, text: parse_names(text),
+        "keep": parse_numbers,
+        "matched": parse_switch,
+    }
     changes: dict[str, Any] = {}
     for assignment in texts:
         name, equals, text = assignment.partition("=")
@@ -221,16 +228,7 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
         if name in changes:
             raise ConfigError(f"--set {name}: given more than once; give each key once")
         check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
-        if name == "strategies":
-            changes[name] = parse_names(text)
-        elif name == "matched":
-            if text not in ("true", "false"):
-                raise ConfigError(f"--set {name}={text}: give true or false")
-            changes[name] = text == "true"
-        elif name in _IN_WORDS:  # as in a file, and read with it
-            changes[name] = text
-        else:
-            changes[name] = (parse_numbers if name == "keep" else parse_setting)(name, text)
+        changes[name] = readers.get(name, parse_setting)(name, text)
     return changes
 
 

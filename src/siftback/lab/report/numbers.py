@@ -4,7 +4,7 @@ import statistics
 from typing import Any
 
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import MeanAndSpread, mean_and_spread, read_runs, speedups
+from siftback.lab.records.frame import mean_and_spread, read_runs, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.report.verdict import Verdict, verdicts
 from siftback.lab.strategies.table import library_name
@@ -66,14 +66,10 @@ def verdict_numbers(verdict: Verdict) -> dict[str, Any]:
         "baseline": verdict.baseline,
         "metric": verdict.metric.name,
         "seeds": verdict.seeds,
-        "difference": _spread(verdict.difference),
+        "difference": verdict.difference and verdict.difference._asdict(),
         "interval": verdict.interval,
         "seconds_over_baseline": verdict.seconds,
-        "difference_from_full_training": _spread(verdict.whole_error),
+        "difference_from_full_training": verdict.whole_error and verdict.whole_error._asdict(),
         "cost_over_full_training": verdict.whole_cost,
         "sentence": verdict.told(library_name(verdict.label), library_name(TRADITIONAL)),
     }
-
-
-def _spread(value: MeanAndSpread | None) -> dict[str, float | None] | None:
-    return None if value is None else value._asdict()

@@ -39,17 +39,14 @@ class AfterReading(LoaderBatches):
         self.scorer: Scorer = self.exact
         if job.strategy.scorer:
             self.scorer = job.strategy.scorer(settings, job.data, job.scores)
-        self.selector = job.strategy.choice(job.run.keep, settings)
+        selector = job.strategy.choice(job.run.keep, settings)
+        self.records_losses = bool(selector.reweights)
         return {
             "loader": self.stream,
-            "selector": self.selector,
+            "selector": selector,
             "scorer": self.scorer,
             "schedule": ProgressSchedule(self.done, settings.warmup or Epochs(0)),
         }
-
-    def records_losses(self) -> bool:
-        """Returns whether the selection's weights are to be applied."""
-        return bool(self.selector.reweights)
 
     @property
     def cost(self) -> float:

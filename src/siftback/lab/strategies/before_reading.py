@@ -29,6 +29,7 @@ class BeforeReading(LoaderBatches):
             labels = job.data.train_labels
             self.rule.set_base_weights(1.0 / labels.bincount()[labels])
         self.rule.schedule = self._schedule()
+        self.records_losses = self.rule.learns
         return {"loader": self.stream, "memory": self.rule}
 
     def _schedule(self) -> Schedule:
@@ -47,22 +48,13 @@ class BeforeReading(LoaderBatches):
         end = Epochs(first + max(1, round(selective))) if tail else None
         return Schedule(warmup=Epochs(first), end=end)
 
-    def records_losses(self) -> bool:
-        """Returns whether the rule learns from training."""
-        return self.rule.learns
-
     def batches_of_epoch(self) -> Iterator[Batch]:
         """Yields the rest of the current epoch, and forwards what was left out where asked."""
         yield from self.loader
         if self.job.strategy.forwards_left_out:
             self._forward_left_out()
 
-    def recorded_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns the mean loss of losses, and maybe predictions, that the loader records."""
-        losses, predictions = self._predict(inputs, labels)
-        return self.loader.loss(losses, **predictions)
-
-    def _predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    def predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Returns losses, and the predictions that the rule needs besides.
 
         They are whether each guess is right, of a window all, and its probability.
@@ -88,7 +80,7 @@ class BeforeReading(LoaderBatches):
                 break
             with autocast_context(job.settings, job.device):
                 inputs, labels = self.stream.batch_of(indices)
-                losses, predictions = self._predict(inputs, labels)
+                losses, predictions = self.predict(inputs, labels)
             self.count_lengths(inputs, FORWARD)
             self.loader.record(losses, indices=indices, **predictions)
             self.loader.stats.scored += len(indices)

@@ -340,7 +340,13 @@ class ProgressSchedule(Schedule):
 
 
 class LoaderBatches(TrainingBatches):
-    """The stream, with a `SelectiveLoader` between it and training."""
+    """The stream, with a `SelectiveLoader` between it and training.
+
+    Attributes:
+        records_losses: Whether the loader records the losses of training, or weighs them.
+    """
+
+    records_losses = False
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -367,24 +373,21 @@ class LoaderBatches(TrainingBatches):
     def selection(self) -> dict[str, Any]:
         """Returns the loader's arguments that are the strategy's own."""
 
-    @abstractmethod
-    def records_losses(self) -> bool:
-        """Returns whether the loader records the losses of training, or weighs them."""
-
     def batches_of_epoch(self) -> Iterator[Batch]:
         """Yields the rest of the current epoch."""
         yield from self.loader
 
     def plain_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Returns the mean loss, weighted and recorded where the strategy needs that."""
-        if not self.records_losses():
+        if not self.records_losses:
             return super().plain_loss(inputs, labels)
         self.count_lengths(inputs, FORWARD + BACKWARD)
-        return self.recorded_loss(inputs, labels)
+        losses, predictions = self.predict(inputs, labels)
+        return self.loader.loss(losses, **predictions)
 
-    def recorded_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns the mean loss of losses that the loader records."""
-        return self.loader.loss(self.losses(self.call, (inputs, labels)))
+    def predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Returns losses, and the predictions that the loader needs besides."""
+        return self.losses(self.call, (inputs, labels)), {}
 
     def weights(self, labels: Tensor) -> Tensor:
         """float[B], the weights of the last batch's losses."""

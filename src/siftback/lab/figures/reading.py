@@ -15,7 +15,7 @@ from siftback.lab.records.comparison_record import (
 )
 from siftback.lab.records.folder import record_lines, record_names
 from siftback.lab.records.observations import OBSERVED, damage
-from siftback.lab.records.run_summary import RunSummary, check_types, scoring_costs_of
+from siftback.lab.records.run_summary import RunSummary, check_types
 
 TABLE = ".parquet"  # what `siftback score`, `prune` and `suspects` write
 
@@ -57,13 +57,10 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
 def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
     """A comparison's runs that can be read, and what is said of the others."""
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        environment, entries = summary["environment"], list(summary["runs"])
-        dict(environment.get("arguments") or {})
-        prices = scoring_costs_of(summary)
+        comparison, entries = Comparison.read_entries(folder)
     except UNREADABLE as error:
         return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({error_text(error)})"]
-    runs, problems = [], []
+    problems = []
     for number, entry in enumerate(entries, start=1):
         try:
             run = RunSummary.from_json(entry)
@@ -74,7 +71,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         if damage_found := _damage(folder, run):
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
         else:
-            runs.append(run)
+            comparison.runs.append(run)
     listed = {entry.get("record") for entry in entries if isinstance(entry, dict)}
     problems += [
         f"{folder.name}/{record} {_why_unlisted(folder, record)}, and left out"
@@ -87,7 +84,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         for path in sorted((folder / tables).rglob(f"*{TABLE}"))
         if (why := damage(path))
     ]
-    return Comparison(folder, environment, runs, prices), problems
+    return comparison, problems
 
 
 def _why_unlisted(folder: Path, record: str) -> str:

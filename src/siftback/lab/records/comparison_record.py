@@ -186,11 +186,8 @@ class Comparison:
         """
         path = folder / SUMMARY
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-            runs = [RunSummary.from_json(entry) for entry in summary["runs"]]
-            prices = scoring_costs_of(summary)
-            environment = dict(summary["environment"])
-            dict(environment.get("arguments") or {})
+            comparison, entries = cls.read_entries(folder)
+            comparison.runs.extend(map(RunSummary.from_json, entries))
         except FileNotFoundError:
             raise
         except UNREADABLE as error:
@@ -198,7 +195,19 @@ class Comparison:
                 f"{path} is damaged ({error_text(error)}): put back a copy of it; or remove it and "
                 f"repeat what wrote it with --resume, which has finished runs from {RECORDS}/"
             ) from error
-        return cls(folder, environment, runs, prices)
+        return comparison
+
+    @classmethod
+    def read_entries(cls, folder: Path) -> tuple[Self, list[Any]]:
+        """Reads ``summary.json`` but for its runs, whose entries are returned as they are.
+
+        Raises:
+            UNREADABLE: If it is missing or damaged.
+        """
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        environment = dict(summary["environment"])
+        dict(environment.get("arguments") or {})
+        return cls(folder, environment, [], scoring_costs_of(summary)), list(summary["runs"])
 
     @classmethod
     def recover(cls, folder: Path) -> Self | None:

@@ -73,7 +73,7 @@ def kept_by(name: str) -> Sequence[Kept]:
         return [_of_batches(partial(choice.select, count=count), strategy)]
     if strategy.weighted is not None:
         return [_of_batches(partial(_all, _WEIGHTS[name]), strategy)]
-    if strategy.drop is not None:
+    if strategy.prunes:
         return [_kept("", left := _pruned(strategy).float(), left, torch.ones(EXAMPLES))]
     return []
 

@@ -422,7 +422,7 @@ def plan_cost(plan: Plan) -> float | None:
         if settings.budget is not None:
             total += (FORWARD + BACKWARD) * settings.budget
             continue
-        if strategy.drop is not None:
+        if strategy.prunes:
             early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
             total += settings.score_models * early
         epochs = settings.epochs or 0.0

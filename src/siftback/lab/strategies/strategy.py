@@ -480,8 +480,8 @@ class Strategy:
         tail: The last share of training on everything, as its paper has it; the settings may ask
             for another. Only of rules.
         tail_after: The tail does not begin before this many epochs.
-        drop: Share of the examples that it prunes by EL2N before training, from the share to
-            keep. The selector keeps its share of what is left.
+        prunes: The most of the examples that it prunes by EL2N before training, where the share to
+            keep leaves as many out. The selector keeps its share of what is left.
         weighted: Computes, from logits and labels, the loss of a batch whose losses it weighs.
         tokens: The score by which it selects the tokens of each batch.
         kinds: The kinds of examples that it trains on.
@@ -506,7 +506,7 @@ class Strategy:
     warmup: Epochs | Share = AN_EPOCH
     tail: float = 0.0
     tail_after: float = 0.0
-    drop: Callable[[float], float] | None = None
+    prunes: float = 0.0
     weighted: Callable[[Tensor, Tensor], Tensor] | None = None
     tokens: TokenScore | None = None
     kinds: tuple[Kind, ...] = tuple(KINDS)
@@ -515,7 +515,7 @@ class Strategy:
     @property
     def selects(self) -> bool:
         """Whether it leaves examples out, or tokens."""
-        return any((self.build, self.drop, self.tokens))
+        return any((self.build, self.prunes, self.tokens))
 
     def tail_share(self, settings: Settings) -> float:
         """Returns the last share of a training that is on everything."""
@@ -567,11 +567,11 @@ class Strategy:
 
     def dropped(self, keep: float) -> float:
         """Returns the share of the examples pruned before training."""
-        return 0.0 if self.drop is None else self.drop(keep)
+        return min(self.prunes, 1 - keep)
 
     def score(self, keep: float) -> str:
         """Returns the score that it needs of each example before it trains; "" for none."""
-        return "" if self.drop and not self.dropped(keep) else self.prior
+        return "" if self.prunes and not self.dropped(keep) else self.prior
 
 
 def learns(choice: Selector | EpochRule | None) -> bool:

@@ -55,10 +55,6 @@ _LANGUAGE: tuple[Kind, ...] = ("language",)
 _PROBABLE: tuple[Kind, ...] = (*_LABELLED, *_LANGUAGE)
 
 
-def _diet(keep: float) -> float:
-    return min(DIET_SHARE, 1 - keep)
-
-
 def _selector(make: Callable[..., Selector]) -> Callable[[float, Settings], Selector]:
     """Returns the builder of a selector that takes the share to keep alone."""
     return lambda keep, settings: make(keep=keep)
@@ -242,16 +238,16 @@ _ROWS = (
              IdealCost(2.25, offered=0.75), BeforeReading, lambda keep, _: siftback.EVOS(keep),
              library="EVOS(keep={keep:g})"),
     Strategy("el2n", "pruned once: the examples of the highest EL2N scores, every epoch",
-             IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
+             IdealCost(3, note=_APART), prior="el2n", prunes=1.0,
              warmup=_AT_ONCE, kinds=_LABELLED,
              library="pruning.prune(el2n(models, dataset), drop={left_out:g})"),
     Strategy("diet-sb",
              f"Diet-SB: the {DIET_SHARE:.0%} of lowest EL2N scores pruned once, then sb on the "
              "others",
              IdealCost(3, offered=1 - DIET_SHARE, note=_APART), AfterReading, _percentile,
-             prior="el2n", drop=_diet, kinds=_LABELLED),
+             prior="el2n", prunes=DIET_SHARE, kinds=_LABELLED),
     Strategy("diet-random", "as diet-sb, with random in place of sb", IdealCost(3, note=_APART),
-             AfterReading, _uniform, prior="el2n", drop=_diet, kinds=_LABELLED),
+             AfterReading, _uniform, prior="el2n", prunes=DIET_SHARE, kinds=_LABELLED),
     Strategy("kath18",
              "importance sampling by the loss once its variance reduction pays, not reweighted",
              _SCORED, AfterReading, lambda keep, _: siftback.Kath18(keep=keep, reweight=False),

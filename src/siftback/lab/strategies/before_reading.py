@@ -159,21 +159,6 @@ def warmup_share(settings: Settings, budget: float) -> float:
     return min(warmup.value / budget if isinstance(warmup, Epochs) else warmup.value, 1.0)
 
 
-def memory(keep: float, settings: Settings) -> Memory:
-    """Returns a memory of the last losses."""
-    return Memory(keep, **_memory_options(settings))
-
-
-def unbiased_memory(keep: float, settings: Settings) -> Memory:
-    """Returns a memory whose weights undo what its draws favour."""
-    return Memory(keep, unbiased=True, **_memory_options(settings))
-
-
-def weighted_memory(keep: float, settings: Settings) -> Memory:
-    """Returns a memory whose weights undo the bias of its draws."""
-    return WeightedMemory(keep, **_memory_options(settings))
-
-
 def annealed_memory(keep: float, settings: Settings) -> Memory:
     """Returns a memory whose weights are whole once the training ends."""
     epochs = settings.epochs
@@ -182,10 +167,11 @@ def annealed_memory(keep: float, settings: Settings) -> Memory:
         epochs = settings.budget * (warmup + (1 - warmup) / keep)
     if epochs is None:
         raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")
-    return WeightedMemory(keep, epochs=epochs - 1, **_memory_options(settings))
+    return WeightedMemory(keep, epochs=epochs - 1, **memory_options(settings))
 
 
-def _memory_options(settings: Settings) -> dict[str, Any]:
+def memory_options(settings: Settings) -> dict[str, Any]:
+    """Returns the options of `Memory` that settings say."""
     return {
         "floor": settings.floor,
         "warmup": settings.warmup or Epochs(0),

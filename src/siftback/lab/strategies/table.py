@@ -24,10 +24,9 @@ from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatche
 from siftback.lab.strategies.after_reading import AfterReading, ScoredElsewhere, proxy_scorer
 from siftback.lab.strategies.before_reading import (
     BeforeReading,
+    WeightedMemory,
     annealed_memory,
-    memory,
-    unbiased_memory,
-    weighted_memory,
+    memory_options,
 )
 from siftback.lab.strategies.strategy import IdealCost, Strategy, fresh_scorer
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
@@ -62,6 +61,13 @@ def _selector(make: Callable[..., Selector]) -> Callable[[float, Settings], Sele
 
 def _percentile(keep: float, settings: Settings) -> Selector:
     return siftback.Percentile(keep=keep, history=settings.history)
+
+
+def _memory(
+    make: Callable[..., EpochRule] = siftback.Memory, **options: Any
+) -> Callable[[float, Settings], EpochRule]:
+    """Returns the builder of a memory of the last losses."""
+    return lambda keep, settings: make(keep, **memory_options(settings), **options)
 
 
 def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
@@ -110,16 +116,16 @@ _ROWS = (
              _STALE, BeforeReading, _refreshed(siftback.Stale)),
     Strategy("sb-memory",
              "no selection pass: examples are drawn by the loss they had when last trained on",
-             _KEPT, BeforeReading, memory, guardable=True, own_schedule=True,
+             _KEPT, BeforeReading, _memory(), guardable=True, own_schedule=True,
              warmup=_OF_MEMORY,
              library="Memory(keep={keep:g})"),
     Strategy("sb-memory-guarded",
              "as sb-memory, but examples whose labels stay doubtful are held back", _KEPT,
-             BeforeReading, memory, guarded=True, own_schedule=True, warmup=_OF_MEMORY,
+             BeforeReading, _memory(), guarded=True, own_schedule=True, warmup=_OF_MEMORY,
              library="Memory(keep={keep:g}, guard=NoiseGuard(classes))"),
     Strategy("sb-memory-weighted",
              "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
-             _KEPT, BeforeReading, weighted_memory, own_schedule=True, warmup=_OF_MEMORY),
+             _KEPT, BeforeReading, _memory(WeightedMemory), own_schedule=True, warmup=_OF_MEMORY),
     Strategy("sb-memory-annealed",
              "as sb-memory-weighted, the weights rising from none to whole over the training",
              _KEPT, BeforeReading, annealed_memory, own_schedule=True, warmup=_OF_MEMORY),
@@ -142,12 +148,12 @@ _ROWS = (
              library="Memory(tail=Epochs(0), guard=NoiseGuard(classes))"),
     Strategy("sb-memory-balanced",
              "as sb-memory, all classes drawn equally often, each example at most once an epoch",
-             _KEPT, BeforeReading, memory, balanced=True, own_schedule=True, warmup=_OF_MEMORY,
+             _KEPT, BeforeReading, _memory(), balanced=True, own_schedule=True, warmup=_OF_MEMORY,
              kinds=_LABELLED,
              library="Memory(keep={keep:g}, balance=labels)"),
     Strategy("sb-memory-balanced-weighted",
              "as sb-memory-balanced, with loss weights by which its mean is that over the classes",
-             _KEPT, BeforeReading, unbiased_memory, balanced=True, own_schedule=True,
+             _KEPT, BeforeReading, _memory(unbiased=True), balanced=True, own_schedule=True,
              warmup=_OF_MEMORY, kinds=_LABELLED,
              library="Memory(keep={keep:g}, balance=labels, unbiased=True)"),
     Strategy("sb-memory-ratio-balanced",

@@ -15,7 +15,7 @@ from runs_to_kill import compare_and_keep, settings, told
 from siftback.errors import ConfigError, StateError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.folder import LOCK, is_locked, locked
+from siftback.lab.records.folder import LOCK, is_locked, locked, pack, record_names
 from siftback.lab.run.checkpoints import CHECKPOINTS
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run
@@ -120,6 +120,14 @@ def test_a_locked_folder_is_left_as_it_is(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
     assert not is_locked(tmp_path)
     compare(plan, tmp_path, Reporter())
+
+
+def test_what_is_overwritten_leaves_no_record(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        plan = Plan(settings(epochs=1.0), ["traditional"], [0.5], [seed], matched=False)
+        compare(plan, tmp_path, Reporter(), "overwrite")
+        assert record_names(tmp_path) == [f"records/traditional-seed{seed}.jsonl"]
+        pack(tmp_path)
 
 
 @pytest.fixture(scope="module")

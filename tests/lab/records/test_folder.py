@@ -11,7 +11,6 @@ from siftback.lab.records.comparison_record import Comparison, RecordWriter
 from siftback.lab.records.folder import (
     LOCK,
     PACKED,
-    forget,
     locked,
     pack,
     record_lines,
@@ -157,10 +156,3 @@ def test_a_folder_that_is_trained_in_is_refused(filled):
     with locked(filled.folder), pytest.raises(ConfigError, match="is being trained in"):
         pack(filled.folder)
     assert not (filled.folder / PACKED).exists()
-
-
-def test_all_records_are_forgotten(filled):
-    pack(filled.folder)
-    add(filled, "traditional", POINTS, seed=2)
-    forget(filled.folder)
-    assert record_names(filled.folder) == []

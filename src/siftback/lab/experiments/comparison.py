@@ -19,11 +19,11 @@ from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter
 from siftback.lab.records.environment import environment
-from siftback.lab.records.folder import atomic_write, forget, locked, record_names
+from siftback.lab.records.folder import PACKED, atomic_write, locked, record_names
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
-from siftback.lab.records.run_summary import RunSummary
+from siftback.lab.records.run_summary import RECORDS, RunSummary
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
-from siftback.lab.run.observer import Observer, forget_suspects
+from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import TENSORBOARD, Reporter
 from siftback.lab.run.train import Training, train
 from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
@@ -391,9 +391,8 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     arguments = plan.arguments()
     refuse_begun(folder, existing, "with it")
     if existing == "overwrite":
-        forget(folder)
-        forget_suspects(folder)
-        for name in (scores.SCORES_FOLDER, CHECKPOINTS, OBSERVED, TENSORBOARD):
+        (folder / PACKED).unlink(missing_ok=True)
+        for name in (RECORDS, scores.SCORES_FOLDER, CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / name, ignore_errors=True)
     comparison = Comparison.recover(folder) if existing == "resume" else None
     if comparison is None:

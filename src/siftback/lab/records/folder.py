@@ -183,13 +183,6 @@ def entry_of(lines: Sequence[str], index: int) -> dict[str, Any]:
     return entry if isinstance(entry, dict) else {}
 
 
-def forget(folder: Path) -> None:
-    """Removes the records of all runs."""
-    for record in (folder / RECORDS).glob("*.jsonl"):
-        record.unlink()
-    (folder / PACKED).unlink(missing_ok=True)
-
-
 def pack(folder: Path) -> int:
     """Moves the files of runs that ended into ``records.jsonl.gz``.
 

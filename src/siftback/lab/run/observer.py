@@ -25,7 +25,6 @@ from siftback.lab.forward import (
 )
 from siftback.lab.records.columns import write_columns
 from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
-from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.settings import Settings
 
 BATCHES = 8
@@ -222,9 +221,3 @@ def write_suspect_table(
         columns["true_label"] = data.true_labels
     columns |= {f"p_{number}": column for number, column in enumerate(probabilities.unbind(1))}
     write_columns(path, columns, {"run": path.name.removesuffix(SUSPECTS_SUFFIX)})
-
-
-def forget_suspects(folder: Path) -> None:
-    """Removes what the runs of a comparison left."""
-    for old in (folder / RECORDS).glob(f"*{SUSPECTS_SUFFIX}"):
-        old.unlink()

@@ -426,11 +426,6 @@ class Run:
         check_keep(self.keep)
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """The values that distinguish this run from the others of its comparison."""
-        return (self.strategy, self.matched_to, round(self.keep, 6), self.seed)
-
-    @property
     def name(self) -> str:
         """The name of this run's record."""
         keep = "" if self.strategy == "traditional" else f"-keep{self.keep:.4g}"

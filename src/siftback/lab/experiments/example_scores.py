@@ -404,9 +404,8 @@ def score_to(out: Path, name: str, settings: Settings, seed: int, update: Update
     Returns:
         Its content and its cost, in a line.
     """
-    refuse_folder(out)
-    check_run_seed(seed)
     check_writable(out)
+    check_run_seed(seed)
     table = score_examples(name, settings, seed, update=update)
     table.write(out)
     origin = table.origin
@@ -439,7 +438,7 @@ def prune_to(
     Returns:
         The number of examples kept, in a line.
     """
-    refuse_folder(out)
+    check_writable(out)
     check_run_seed(seed)
     if easiest and window is not None:
         raise ConfigError(f"--easiest and --window {window}: give one of them")
@@ -480,16 +479,6 @@ def overlap_table(first: Path, second: Path, drops: Sequence[float]) -> Table:
         "a random choice gives."
     )
     return terminal(rows, title=f"{first.name} and {second.name}", caption=caption)
-
-
-def refuse_folder(out: Path) -> None:
-    """Checks that a path is not a folder.
-
-    Raises:
-        ConfigError: If it is.
-    """
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder: give --out a file, such as {out / 'a.parquet'}")
 
 
 def write_subset(path: Path, table: Scores, indices: Tensor, options: dict[str, Any]) -> None:

@@ -9,17 +9,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from siftback import Memory
+from siftback.lab.data.load import training_examples
 from siftback.lab.figures.budget_ratios import Bounded, BudgetRatio, budget_ratio
 from siftback.lab.figures.curves import best_end
 from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
-from siftback.lab.figures.titles import (
-    argument,
-    count_training_examples,
-    group_by_settings,
-    images,
-    setup_with_noise,
-)
+from siftback.lab.figures.titles import argument, group_by_settings, images, setup_with_noise
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import Outcome, judge, read_runs
@@ -222,7 +217,8 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             }
             for label, rows in runs.groupby("label", sort=False)
         }
-        first, count = group[0], count_training_examples(group[0])
+        first = group[0]
+        count = argument(first, "train_limit") or training_examples(argument(first, "data", ""))
         joined.append(Experiment(title_of(first), first.metric, runs, ends, count))
     joined.sort(key=lambda experiment: experiment.title)
     return [

@@ -7,7 +7,6 @@ from typing import Any
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import NOUNS
-from siftback.lab.data.load import training_examples
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import machine_of, read_runs
@@ -84,12 +83,6 @@ def images(comparison: Comparison) -> str:
     """Returns the number of training examples for the end of a name; empty for all."""
     limit = argument(comparison, "train_limit")
     return f" ({limit:,} {noun_of(comparison)})" if limit else ""
-
-
-def count_training_examples(comparison: Comparison) -> int | None:
-    """Returns the number of training examples, without reading them; None if it is not known."""
-    data = argument(comparison, "data", "")
-    return argument(comparison, "train_limit") or training_examples(data)
 
 
 def noun_of(comparison: Comparison) -> str:

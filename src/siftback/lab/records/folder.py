@@ -79,8 +79,11 @@ def check_writable(path: Path) -> None:
     """Makes sure that a file can be written, before what is to be in it takes its time.
 
     Raises:
+        ConfigError: If it is a folder.
         OSError: If it cannot; it names the path.
     """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: give --out a file, such as {path / 'a.parquet'}")
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".tmp")

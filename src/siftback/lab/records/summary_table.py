@@ -138,24 +138,6 @@ def phase_rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> l
     return table
 
 
-def suspected(runs: pd.DataFrame) -> dict[str, str]:
-    """Returns what a noise guard suspects in the end, on average over a configuration's runs.
-
-    Empty where there was no guard; without precision and recall where no labels are known to be
-    wrong.
-    """
-    guarded = runs[runs.suspects.notna()]
-    if guarded.empty:
-        return {}
-    suspects, right, wrong = guarded[["suspects", "suspects_wrong", "labels_wrong"]].sum()
-    cells = {"suspects": f"{suspects / len(guarded):.0f}"}
-    if suspects and wrong:
-        cells["of them wrong (precision)"] = f"{right / suspects:.3f}"
-    if wrong:
-        cells["of the wrong found (recall)"] = f"{right / wrong:.3f}"
-    return cells
-
-
 def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     """Lays out a benchmark's ratios: one row per setting, one column per ratio with its goal.
 

@@ -17,7 +17,6 @@ from siftback.lab.figures.writing import format_rows
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
 from siftback.lab.records.frame import mean_and_spread, read_runs
-from siftback.lab.records.summary_table import suspected
 from siftback.lab.records.tables import pivot
 from siftback.lab.report.results_page import (
     BENCHMARKS,
@@ -152,5 +151,5 @@ def _tuning(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]], list[st
                 "cost in forwards": f"{runs.cost_forward_units.mean():,.0f}",
                 "seeds": listed(sorted(runs.seed)),
             }
-            rows.append(row | suspected(runs))
+            rows.append(row)
     return {name: shared[name] for name in _SHARED if name in shared}, rows, problems

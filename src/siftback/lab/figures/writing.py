@@ -35,9 +35,11 @@ def write_analysis(analysis: Analysis, folder: Path) -> list[Path]:
     return [*paths, numbers]
 
 
-def format_rows(grid: Grid) -> list[dict[str, str]]:
-    """Writes a table's rows as a reader sees them, by column."""
-    return [dict(zip(grid.columns, map(format_cell, row), strict=True)) for row in grid.rows]
+def format_rows(table: Analysis) -> list[dict[str, str]]:
+    """Writes a table's rows as a reader sees them, by column; of what is missing none."""
+    if not isinstance(table, Grid):
+        return []
+    return [dict(zip(table.columns, map(format_cell, row), strict=True)) for row in table.rows]
 
 
 def export_csv(analysis: Figure | Grid | Gallery) -> str:

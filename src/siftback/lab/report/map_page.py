@@ -64,7 +64,7 @@ def write_map(results: Path, page: Path) -> list[Path]:
         of_others=by_budget(default_ratios(experiments(others))),
         forecasts=forecasts_of(results / BENCHMARKS),
         worst=worst.sentences if isinstance(worst, Grid) else [],
-        worst_rows=format_rows(worst) if isinstance(worst, Grid) else [],
+        worst_rows=format_rows(worst),
         missing=missing_of(of_map),
         damaged=damaged,
     )

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.figure import Grid, format_cell
 from siftback.lab.figures.titles import PLAN
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE
@@ -44,21 +43,19 @@ def write_measurements(results: Path, page: Path) -> None:
     at_rates, damaged_rates = read_within(
         path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
     )
-    rates = ANALYSES["rates"](at_rates)
     of_rare, damaged_rare = read_within([results / RARE])
-    rare = ANALYSES["rare"](of_rare)
-    rare_rows = format_rows(rare) if isinstance(rare, Grid) else []
+    rare = format_rows(ANALYSES["rare"](of_rare))
     shared, tuned, damaged_tuning = _tuning(results / TUNING)
     write_from_template(
         "measurements.md.j2",
         results,
         page,
         {"goals": _goals},
-        rare=[row | {"method": written(row["method"])} for row in rare_rows],
+        rare=[row | {"method": written(row["method"])} for row in rare],
         damaged_rare=damaged_rare,
         benchmarks=[item for item in benchmarks if any(row["goal"] for row in item["rows"])],
         damaged_benchmarks=damaged_benchmarks,
-        rates=_by_rule(rates) if isinstance(rates, Grid) else [],
+        rates=_by_rule(format_rows(ANALYSES["rates"](at_rates))),
         damaged_rates=damaged_rates,
         shared=facts_line(shared),
         tuned=tuned,
@@ -101,11 +98,11 @@ def rows_of(folder: Path, title: str, *names: str) -> list[dict[str, Any]]:
     return [row for record in titled for row in record["rows"] if row["what"] in names]
 
 
-def _by_rule(rates: Grid) -> list[dict[str, str]]:
+def _by_rule(rates: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Lays out learning rates: a row for each experiment, a column for each method."""
     return pivot(
         ({"data and model": title, "seeds": seeds}, written(method), f"{ends}; lowest at {rate}")
-        for title, method, seeds, ends, rate in (map(format_cell, row) for row in rates.rows)
+        for title, method, seeds, ends, rate in (row.values() for row in rates)
     )
 
 

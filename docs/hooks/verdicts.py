@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from siftback.lab.figures.noise import noisy_ends
+from siftback.lab.figures.budget import noisy_ends
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import OUTCOMES, signed_interval

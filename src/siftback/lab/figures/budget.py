@@ -1,19 +1,24 @@
-"""Whether selection paid: our own analyses of cost, and of error at the same budget."""
+"""Whether selection paid: our own analyses of error at the same budget, and of cost.
+
+Errors are of all examples, where a share of the labels is wrong, and of rare classes apart.
+"""
 
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from siftback.lab.figures.curves import mean_curves, read_curves
 from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
-from siftback.lab.figures.titles import titled
+from siftback.lab.figures.titles import argument, group_by_settings, task, titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import (
     interval,
     judge,
     machine_of,
+    pair_seeds,
     paired_differences,
     read_runs,
     same_budget,
@@ -60,6 +65,105 @@ def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: 
         f"{heading}: beside Traditional of the same budget {counts}; the lowest, {label}, is at "
         f"{mean:+.{digits}f} {metric.points} (95 % interval {within}, {seeds} seeds)."
     )
+
+
+def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Returns the ends of all selective configurations, at several shares of wrong labels.
+
+    Each beside Traditional of the same budget, seed by seed. Data sets that no comparison made
+    wrong labels of are left out.
+
+    Returns:
+        Of each its ``task``, the share of ``wrong`` labels and its ``label``; how many ``seeds``
+        both have; Traditional's mean end with its unit, ``baseline``, the configuration's
+        ``difference`` from it, and the ends of the ``interval`` of that, NaN for one seed; whether
+        a guard held examples back, ``guarded``; the share of wrong labels among its suspects,
+        ``precision``, and of suspects among the wrong labels, ``recall``, NaN if not known.
+    """
+    ends = []
+    for comparison in with_wrong_labels(comparisons):
+        runs = read_runs(comparison)
+        for label, group in runs[runs.selective].groupby("label", sort=False):
+            baseline = same_budget(runs, label)
+            if not baseline or not (pairs := pair_seeds(runs, label, baseline, "final")):
+                continue
+            mean, low, high = interval([end - base for end, base in pairs])
+            # Without suspects there is no precision, without wrong labels no recall.
+            precision = (group.suspects_wrong / group.suspects)[group.suspects > 0].mean()
+            recall = (group.suspects_wrong / group.labels_wrong)[group.labels_wrong > 0].mean()
+            end = {
+                "task": task(comparison),
+                "wrong": float(argument(comparison, "flip", 0.0)),
+                "label": label,
+                "seeds": len(pairs),
+                "baseline": comparison.metric.written(statistics.mean(base for _, base in pairs)),
+                "difference": mean,
+                "interval": (low, high),
+                "guarded": bool(group.suspects.notna().iloc[0]),
+                "precision": precision,
+                "recall": recall,
+            }
+            ends.append(end)
+    return sorted(ends, key=lambda end: (end["task"], end["wrong"]))
+
+
+def ends_by_noise(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Final errors at several shares of wrong labels, and precision and recall of the suspects."""
+    for end in noisy_ends(comparisons):
+        rates = [f"{end[name]:.2f}" if end[name] >= 0 else None for name in ("precision", "recall")]
+        difference, within = f"{end['difference']:+.2f}", signed_interval(*end["interval"])
+        row = [end["task"], f"{end['wrong']:.0%}", end["label"], str(end["seeds"])]
+        row += [end["baseline"], difference, within or None, *rates]
+        interval_of = f" (95 % interval {within})" if within else ""
+        sentence = (
+            f"{end['task']}, {end['wrong']:.0%} of the labels wrong: {end['label']} ends at "
+            f"{difference} points{interval_of} beside Traditional of the same budget."
+        )
+        yield Finding(sentence if end["guarded"] else "", rows=[row])
+
+
+def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Returns the comparisons with wrong labels, and of equal settings those without."""
+    return [
+        comparison
+        for group in group_by_settings(comparisons, "flip")
+        if any(argument(comparison, "flip") for comparison in group)
+        for comparison in group
+    ]
+
+
+def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Final errors of rare and of common classes, each a mean over the classes of its kind.
+
+    Selective configurations have the difference from Traditional of the same budget, seed by seed,
+    with its 95 % interval.
+    """
+    for comparison in comparisons:
+        times = int(argument(comparison, "rare", 1))
+        if times == 1:
+            continue
+        runs = read_runs(comparison)
+        runs = runs[runs.test_error_rare.notna()]
+        for label, group in runs.groupby("label", sort=False):
+            baseline = label if label == TRADITIONAL else same_budget(runs, label)
+            row = [task(comparison), f"1 in {times}", label, str(len(group))]
+            differences = []
+            for kind in ("rare", "common"):
+                name = f"test_error_{kind}"
+                row.append(f"{statistics.mean(group[name]):.2f}")
+                pairs = pair_seeds(runs, label, baseline, name) if baseline else []
+                if baseline == label or not pairs:
+                    row += [None, None]
+                    continue
+                mean, low, high = interval([error - base for error, base in pairs])
+                ends = signed_interval(low, high)
+                row += [f"{mean:+.2f}", ends or None]
+                differences.append(
+                    f"{mean:+.2f} points in {kind} classes" + (f" ({ends})" if ends else "")
+                )
+            sentence = f"{task(comparison)}, rare classes cut to 1 in {times}: {label} ends at "
+            sentence += f"{' and '.join(differences)} beside Traditional of the same budget."
+            yield Finding(sentence if differences else "", rows=[row])
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

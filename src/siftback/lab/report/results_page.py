@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.noise import noisy_ends, with_wrong_labels
+from siftback.lab.figures.budget import noisy_ends, with_wrong_labels
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent

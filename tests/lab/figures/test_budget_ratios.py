@@ -11,7 +11,6 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.budget_map import band_of
 from siftback.lab.figures.budget_ratios import (
     RESAMPLES,
     Bounded,
@@ -21,7 +20,7 @@ from siftback.lab.figures.budget_ratios import (
     is_flat,
 )
 from siftback.lab.figures.figure import Missing
-from siftback.lab.figures.pays import experiments, method_ratios
+from siftback.lab.figures.pays import band_of, experiments, method_ratios
 from siftback.lab.figures.writing import write_analysis
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED

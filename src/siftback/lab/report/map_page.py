@@ -12,11 +12,16 @@ from pathlib import Path
 from statistics import fmean
 
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.budget_map import default_ratios, ratios_on_the_map
 from siftback.lab.figures.describe import join_findings
 from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Grid
-from siftback.lab.figures.pays import DEFAULT_LABEL, MethodRatio, experiments
+from siftback.lab.figures.pays import (
+    DEFAULT_LABEL,
+    MethodRatio,
+    default_ratios,
+    experiments,
+    ratios_on_the_map,
+)
 from siftback.lab.figures.styles import FLAT
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.recipes.recipe import Scale, find_recipe

@@ -10,8 +10,7 @@ import torch
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.example_scores import Scores
-from siftback.lab.figures.analyses import ANALYSES, analyse
-from siftback.lab.figures.describe import WORDS
+from siftback.lab.figures.analyses import ANALYSES, WORDS, analyse
 from siftback.lab.figures.figure import Figure, Gallery, Grid, Missing
 from siftback.lab.figures.pareto import frontier
 from siftback.lab.figures.reading import read

@@ -1,30 +1,105 @@
-"""The analyses by name, and all of them of some comparisons.
+"""The analyses by name: figures, tables and galleries, from findings and their words in a file.
 
 >>> missing = ANALYSES["fig6"]([])
 >>> missing.title
 'Test error over training iterations'
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
+from typing import Any
 
 from siftback.errors import ConfigError
-from siftback.lab.figures.describe import WORDS, Find, join_findings
-from siftback.lab.figures.figure import Analysis, Missing
+from siftback.lab.figures.figure import (
+    Analysis,
+    Cell,
+    Figure,
+    Gallery,
+    Grid,
+    Missing,
+    Panel,
+    Picture,
+)
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.formatting import one_of
 
+WORDS: dict[str, dict[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("figures.toml").read_text(encoding="utf-8")
+)
 
-def finder_of(name: str) -> Find:
-    """Returns the function that finds the numbers of an analysis, with its options."""
+
+@dataclass(frozen=True)
+class Finding:
+    """A part of a figure, a table or a gallery: mostly that of one comparison.
+
+    Attributes:
+        sentence: The finding in numbers; empty where there is none.
+        noun: What its runs are judged by, where the title says so.
+        views: Panels by view, the first view being the usual one.
+        rows: Rows of a table.
+        pictures: Pictures of a gallery.
+        missing: The reason where it has none of these.
+    """
+
+    sentence: str = ""
+    noun: str = ""
+    views: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
+    rows: Sequence[Sequence[Cell]] = ()
+    pictures: Sequence[Picture] = ()
+    missing: str = ""
+
+
+Find = Callable[[Sequence[Comparison]], Iterable[Finding]]
+
+
+def join_findings(name: str, find: Find, comparisons: Sequence[Comparison]) -> Analysis:
+    """Joins findings under the words of their figure, table or gallery.
+
+    Args:
+        name: A key of `WORDS`.
+        find: Finds the numbers.
+        comparisons: What to look at.
+    """
+    words, findings = WORDS[name], list(find(comparisons))
+    nouns = {finding.noun for finding in findings if finding.noun}
+    nouns = nouns or {comparison.metric.noun for comparison in comparisons if comparison.runs}
+    noun = " or ".join(sorted(nouns)) or "error"
+    title, source = words["title"].format(noun), words["source"]
+    sentences = [finding.sentence for finding in findings if finding.sentence]
+    views: dict[str, list[Panel]] = {}
+    for view, panels in (item for finding in findings for item in finding.views.items()):
+        views.setdefault(view, []).extend(panels)
+    if any(views.values()):
+        return Figure(name, title, sentences, source, views)
+    if rows := [row for finding in findings for row in finding.rows]:
+        percent = ", %" if noun == "error" else ""
+        columns = [column.format(noun, percent=percent) for column in words["columns"]]
+        return Grid(name, title, sentences, source, columns, rows)
+    if pictures := [picture for finding in findings for picture in finding.pictures]:
+        return Gallery(name, title, sentences, source, pictures)
+    reasons = [words["missing"], *(finding.missing for finding in findings if finding.missing)]
+    return Missing(name, title, reasons[-1])
+
+
+def make_analysis(name: str, comparisons: Sequence[Comparison]) -> Analysis:
+    """Makes an analysis of some comparisons.
+
+    Args:
+        name: A key of `WORDS`, which say what finds its numbers, and with which options.
+        comparisons: What to look at.
+    """
     module, function = WORDS[name]["find"].split(".")
+    # Imported now, as the modules import what findings are from here.
     find: Find = getattr(import_module(f"siftback.lab.figures.{module}"), function)
-    return partial(find, **WORDS[name].get("options", {}))
+    return join_findings(name, partial(find, **WORDS[name].get("options", {})), comparisons)
 
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
-    name: partial(join_findings, name, finder_of(name)) for name in WORDS
+    name: partial(make_analysis, name) for name in WORDS
 }
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import mean_curves, read_curves
-from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import argument, group_by_settings, task, titled
 from siftback.lab.records.comparison_record import Comparison

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import ImageData
-from siftback.lab.figures.describe import Finding, join_findings
+from siftback.lab.figures.analyses import Finding, join_findings
 from siftback.lab.figures.figure import Analysis, Picture
 from siftback.lab.figures.loss_distributions import evenly_spaced
 from siftback.lab.figures.observed import Watched, count_uses, last_values, watched_selective

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.observed import Watched, watched
 from siftback.lab.records.comparison_record import Comparison

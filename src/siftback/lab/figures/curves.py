@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 import pandas as pd
 
-from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import argument, group_by_settings, images, titled
 from siftback.lab.records.comparison_record import Comparison

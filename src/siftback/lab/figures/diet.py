@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overlaps
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import mean_curves, read_curves
-from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.observed import count_uses, watched
 from siftback.lab.figures.pictures import take_pictures, with_images

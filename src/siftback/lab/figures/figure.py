@@ -1,6 +1,6 @@
 """Results of an analysis: a figure, a table, a gallery, or why there is none.
 
-Plain data, which :mod:`siftback.lab.figures.describe` makes of findings. Of it
+Plain data, which :mod:`siftback.lab.figures.analyses` makes of findings. Of it
 :mod:`siftback.lab.figures.drawing` writes SVG and PNG, :mod:`siftback.lab.figures.writing` CSV, and
 :mod:`siftback.lab.report` a page, in which a series has the look that
 :mod:`siftback.lab.figures.styles` assigns to it.

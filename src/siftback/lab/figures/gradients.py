@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.observed import Watched, watched_once
 from siftback.lab.records.comparison_record import Comparison

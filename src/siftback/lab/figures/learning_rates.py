@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import best_end
-from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.titles import argument, group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs

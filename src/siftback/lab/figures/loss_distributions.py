@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siftback import Percentile
 from siftback.lab.data.data_set import ImageData
-from siftback.lab.figures.describe import Finding, join_findings
+from siftback.lab.figures.analyses import Finding, join_findings
 from siftback.lab.figures.figure import Analysis, Panel, Series
 from siftback.lab.figures.observed import Watched, watched, watched_once
 from siftback.lab.figures.pictures import take_pictures, with_images

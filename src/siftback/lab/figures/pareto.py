@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import AXES, mean_curves, read_curves
-from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import images
 from siftback.lab.records.comparison_record import Comparison

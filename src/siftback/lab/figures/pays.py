@@ -15,9 +15,9 @@ import pandas as pd
 
 from siftback import Memory
 from siftback.lab.data.load import training_examples
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.budget_ratios import Bounded, BudgetRatio, budget_ratio
 from siftback.lab.figures.curves import best_end
-from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.styles import FLAT, RATIOS
 from siftback.lab.figures.titles import argument, group_by_settings, images, setup_with_noise

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import read_curves
-from siftback.lab.figures.describe import Finding
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.data.load import load
-from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.figure import Picture
 from siftback.lab.figures.titles import argument
 from siftback.lab.records.comparison_record import Comparison

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from siftback.lab.figures.describe import Finding
+from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import TABLE_1_FACTORS, Axis, pair_seeds, read_runs, speedups

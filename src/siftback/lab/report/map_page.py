@@ -11,8 +11,7 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.describe import join_findings
+from siftback.lab.figures.analyses import ANALYSES, join_findings
 from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Grid
 from siftback.lab.figures.pays import (

@@ -1,22 +1,29 @@
 """The report: an HTML page that needs no other file, and each figure beside it."""
 
+import base64
 import gzip
+import io
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL import Image
 
 from siftback import __version__
 from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.curves import AXES
-from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing
+from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing, Series
 from siftback.lab.figures.reading import read
-from siftback.lab.figures.styles import assign_styles
+from siftback.lab.figures.styles import Styles, assign_styles
 from siftback.lab.figures.titles import describe_extent
 from siftback.lab.figures.writing import export_csv, format_rows, write_analysis
 from siftback.lab.papers import RUNS, beside
@@ -25,23 +32,17 @@ from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
 from siftback.lab.records.frame import in_order, machine_of, read_runs, signed_interval
 from siftback.lab.records.summary_table import measured, phase_rows, rows
-from siftback.lab.records.tables import columns_of, worded
-from siftback.lab.report.embedding import (
-    CARRIED_MOST,
-    chart_json,
-    data_link,
-    evaluations_csv,
-    picture_link,
-    read_script,
-    read_templates,
-)
+from siftback.lab.records.tables import as_csv, columns_of, worded
 from siftback.lab.report.measurements_page import benchmarks_of
-from siftback.lab.report.results_page import BENCHMARKS
+from siftback.lab.report.results_page import BENCHMARKS, read_templates
 from siftback.lab.report.verdict import RULE, Verdict, difference_of, headline, named, verdicts
 from siftback.lab.strategies.table import library_name
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes
+# Of one file, compressed: above this many bytes a browser may refuse to save what a page carries.
+CARRIED_MOST = 1_500_000
+THUMBNAIL = 96  # pixels, the longer side
 FIGURES = "figures"
 DATA = "data"
 
@@ -243,3 +244,80 @@ def format_interval(verdict: Verdict) -> str:
     if verdict.interval is None:
         return NOT_REACHED
     return signed_interval(*verdict.interval, verdict.metric.digits)
+
+
+def data_link(content: bytes, kind: str) -> str:
+    """Writes content as an address that carries it.
+
+    >>> data_link(b"a,b", "text/csv")
+    'data:text/csv;base64,YSxi'
+    """
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def picture_link(image: NDArray[np.uint8]) -> str:
+    """Writes an image, uint8 [H, W, C], as the address of a PNG of at most 96 pixels a side."""
+    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    file = io.BytesIO()
+    picture.save(file, "png", optimize=True)
+    return data_link(file.getvalue(), "image/png")
+
+
+def chart_json(figure: Figure, shared: Styles, strategy_of: Mapping[str, str]) -> str:
+    """Writes a figure's views as JSON that may stand within a script element.
+
+    Args:
+        figure: The figure.
+        shared: The styles of the series that figures of a page have in common.
+        strategy_of: The strategy of a group or a label, which hides and shows its series.
+    """
+    styles = assign_styles(key for key in figure.keys if key not in shared) | dict(shared)
+
+    def describe(series: Series) -> dict[str, Any]:
+        group, label = series.key
+        entry = asdict(series) | styles[series.key]._asdict()
+        del entry["group"]
+        entry["strategy"] = strategy_of.get(group, strategy_of.get(label))
+        for name in ("x", "y", "low", "high"):
+            entry[name] = [round_value(value) for value in entry[name]]
+        return entry
+
+    views = {
+        view: [
+            {name: value for name, value in vars(panel).items() if name != "series"}
+            | {"series": [describe(series) for series in panel.series]}
+            for panel in panels
+        ]
+        for view, panels in figure.views.items()
+    }
+    text = json.dumps(views, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c")
+
+
+def round_value(value: str | float) -> str | float | None:
+    """Rounds to five digits, as many as a screen shows; None if not finite."""
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.5g}")
+    return int(short) if short.is_integer() else short
+
+
+def evaluations_csv(comparison: Comparison) -> str:
+    """Writes each evaluation of a comparison as a line, with the run's configuration and seed."""
+    lines = []
+    for run in comparison.runs:
+        about = {"configuration": run.label, "seed": run.seed, "data": run.data, "model": run.model}
+        for evaluation in comparison.evaluations(run):
+            fields = asdict(evaluation)
+            phases = fields.pop("phases")
+            lines.append(about | fields | {f"seconds_{name}": phases[name] for name in phases})
+    return as_csv(lines)
+
+
+def read_script(package: str, *path: str) -> Markup:
+    """Reads a script or style sheet of an installed package, as it may stand within its element."""
+    text = files(package).joinpath(*path).read_text(encoding="utf-8")
+    return Markup(text.replace("</script", "<\\/script"))

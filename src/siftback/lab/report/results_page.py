@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from siftback.errors import ConfigError
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.budget import noisy_ends, with_wrong_labels
@@ -25,7 +27,6 @@ from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import signed_interval, tally
 from siftback.lab.records.tables import markdown, pivot
-from siftback.lab.report.embedding import read_templates
 from siftback.lab.report.verdict import (
     RULE,
     Verdict,
@@ -112,6 +113,23 @@ def write_from_template(
     text = templates.get_template(template).render(name=results.name, link=link, **values)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
+
+
+def read_templates(**filters: Callable[..., Any]) -> Environment:
+    """Returns the pages' templates; that of HTML escapes whatever records say.
+
+    Args:
+        filters: Functions that they use, by name.
+    """
+    environment = Environment(
+        loader=PackageLoader(__package__, "template"),
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters
+    return environment
 
 
 def written(label: str) -> str:

@@ -205,6 +205,9 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, measurements):
     )
     write("B", ratio("fp32", "speed", 1234.5))  # in the report alone
     write("C", *(ratio("fp32", f"r{n}", 0.001, goal, met=True) for n in range(5)))
+    write(
+        "step", ratio("2 workers", "RS2", 0.1234, goal, met=False), ratio("2 workers", "plain", 2.0)
+    )
     (folder / "torn.json").write_text('{"title": "T', encoding="utf-8")
     (folder / "bare.json").write_text('{"title": "T", "rows": [{}]}', encoding="utf-8")
     text = measurements()
@@ -213,7 +216,9 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, measurements):
     assert f"- **C**: the ratios 0.001, {goal} in 5 of 5.\n" in text
     assert "- **torn.json is damaged, and left out (JSONDecodeError).**" in text
     assert "- **bare.json is damaged, and left out (KeyError).**" in text
-    assert [one["title"] for one in benchmarks_of(folder)[0]] == ["A", "B", "C"]
+    assert "### step\n\nMeasured with cpu Abacus 9.\n\n| setting | RS2 | plain |" in text
+    assert "| 2 workers | 0.123 | 2 |" in text
+    assert [one["title"] for one in benchmarks_of(folder)[0]] == ["A", "B", "C", "step"]
 
 
 def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):

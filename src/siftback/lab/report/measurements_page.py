@@ -28,6 +28,8 @@ from siftback.lab.report.results_page import (
 
 # Of the settings that all tuning shares, those that the page has.
 _SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
+# Benchmarks of which the page has all measurements, beside how often their goals were met.
+_IN_FULL = ("gpu.json", "reading.json", "seconds.json", "step.json")
 
 
 def write_measurements(results: Path, page: Path) -> None:
@@ -55,6 +57,7 @@ def write_measurements(results: Path, page: Path) -> None:
         damaged_rare=damaged_rare,
         benchmarks=[item for item in benchmarks if any(row["goal"] for row in item["rows"])],
         damaged_benchmarks=damaged_benchmarks,
+        in_full=[_in_full(item) for item in benchmarks if item["file"] in _IN_FULL],
         rates=_by_rule(format_rows(ANALYSES["rates"](at_rates))),
         damaged_rates=damaged_rates,
         shared=facts_line(shared),
@@ -104,6 +107,17 @@ def _by_rule(rates: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         ({"data and model": title, "seeds": seeds}, written(method), f"{ends}; lowest at {rate}")
         for title, method, seeds, ends, rate in (row.values() for row in rates)
     )
+
+
+def _in_full(benchmark: Mapping[str, Any]) -> tuple[str, str, list[dict[str, str]]]:
+    """Returns a benchmark's title, where it ran, and its measurements, a row for each setting."""
+    cells = (
+        ({"setting": row["setting"]}, row["what"], f"{row['measured']:.3g}")
+        for row in benchmark["rows"]
+    )
+    environment = benchmark["environment"]
+    facts = {name: environment[name] for name in ("device", "cpu", "torch") if name in environment}
+    return benchmark["title"], facts_line(facts), pivot(cells)
 
 
 def _goals(rows: Sequence[Mapping[str, Any]]) -> str:

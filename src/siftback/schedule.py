@@ -213,8 +213,7 @@ class Schedule:
                 )
         if check_integer("interrupt", interrupt, 0) == 1:
             raise ConfigError(
-                "interrupt=1: give n, at least 2, for every n-th batch to be trained on whole, or "
-                "0 for none"
+                "interrupt=1: give n, at least 2, to train on every n-th batch whole, or 0 for none"
             )
         self.warmup, self.start, self.end = warmup, start, end
         self.tail, self.tail_after = tail, tail_after
@@ -333,8 +332,7 @@ class Schedule:
         if own is None or not hasattr(selector, "set_keep"):
             raise ConfigError(
                 f"{type(selector).__name__} has no share that a schedule could anneal: give one "
-                "with a method set_keep(keep), such as Percentile(keep=0.5) or Memory(keep=0.5), "
-                "or leave anneal= out"
+                "with set_keep(keep), such as Percentile(keep=0.5), or leave anneal= out"
             )
         for keep in (self.anneal.first, self.anneal.keep(1.0, own), own):
             selector.set_keep(keep)

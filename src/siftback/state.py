@@ -193,9 +193,7 @@ it with the same size
 
 def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(
-            _equal(first[key], second[key]) for key in first
-        )
+        return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
     if is_number(first) and is_number(second):
         return bool(first == second)
     return type(first) is type(second) and bool(first == second)

@@ -89,6 +89,7 @@ def test_no_step_by_a_sampler_waits(name):
     for _ in range(4):
         for indices in sampler.batches(8):
             losses = torch.rand(len(indices))
+            sampler.draw.weights_of(torch.tensor(indices))
             predictions = {"correct": losses > 0.5, "confidence": losses.clone()}
             with LossWaits(losses, *predictions.values()) as mode:
                 sampler.update(torch.tensor(indices), losses, **predictions)

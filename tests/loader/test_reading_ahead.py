@@ -1,5 +1,9 @@
 """Loops that read batches ahead: index and weight are each batch's own, or it is an error."""
 
+import itertools
+import queue
+import threading
+import time
 import warnings
 from collections import deque
 
@@ -246,19 +250,99 @@ def test_recording_twice_is_an_error_by_the_last_batch_of_a_loop_that_reads_ahea
 
 
 @ahead_by
-def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins(ahead):
+@pytest.mark.parametrize("skipped", [0, 3, 8])
+def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins(ahead, skipped):
     loader = learning()
 
     def train():
         for _ in range(2):
             for place, batch in enumerate(reading_ahead(loader, ahead)):
-                if place != 3:
+                if place != skipped:
                     loader.record(batch["loss"])
 
-    with pytest.raises((ConfigError, LossError), match=r"of 1 batches no losses|losses were given"):
+    message = rf"of [1-{ahead + 1}] batches no losses|losses were given"
+    with pytest.raises((ConfigError, LossError), match=message):
         train()
     assert loader.epoch in (0, 1)
-    assert loader.stats.released == COUNT
+    assert loader.stats.released <= COUNT
+
+
+LEARNING = {
+    "memory": learning,
+    "weights": lambda: loader_of(Weighing()),
+    "selector": loader_of,
+}
+
+
+@ahead_by
+@pytest.mark.parametrize("make", LEARNING.values(), ids=LEARNING)
+def test_a_skipped_batch_is_an_error_before_others_have_its_losses_for_long(make, ahead):
+    loader, trained = make(), []
+
+    def train():
+        for place, batch in enumerate(reading_ahead(loader, ahead)):
+            if place == 2:
+                continue  # as after an error of the step
+            loader.loss(losses_of(batch, 0))
+            trained.append(place)
+
+    if ahead < 5:  # else all batches were read before the second was trained on
+        message = rf"of {ahead + 1} batches (no losses|were never)|6 losses were given"
+        with pytest.raises((ConfigError, LossError), match=message):
+            train()
+        assert trained[2:] in ([], [3])
+
+
+def in_groups(loader):
+    """Its batches, of which now more, now fewer are read before the first of them is given."""
+    batches, sizes = iter(loader), itertools.cycle([1, 3, 2])
+    while group := list(itertools.islice(batches, next(sizes))):
+        yield from group
+
+
+def in_a_thread(loader):
+    """Its batches, which another thread reads as far ahead as it comes."""
+    waiting = queue.Queue(3)
+
+    def read():
+        for place, batch in enumerate(loader):
+            time.sleep(0.002 * (place % 3))
+            waiting.put(batch)
+        waiting.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    for place, batch in enumerate(iter(waiting.get, None)):
+        time.sleep(0.002 * (place % 4))
+        yield batch
+
+
+@pytest.mark.parametrize("reading", [in_groups, in_a_thread])
+def test_a_loop_may_read_now_more_batches_ahead_now_fewer(reading):
+    loader = learning()
+    for epoch in range(EPOCHS):
+        trained = []
+        for batch in reading(loader):
+            loader.loss(losses_of(batch, epoch))
+            trained += batch["number"].tolist()
+        known(loader, epoch, trained)
+
+
+@pytest.mark.parametrize("attach", [False, True])
+def test_indices_may_be_overwritten_as_soon_as_losses_were_recorded(attach):
+    loader, buffer = learning(attach=attach), torch.zeros(7, dtype=torch.int64)
+    for epoch in range(EPOCHS):
+        trained = []
+        for batch in loader:
+            trained += batch["number"].tolist()
+            if attach:
+                indices = buffer[: len(batch["number"])].copy_(batch["sift_index"])
+                batch["sift_index"].zero_(), batch["sift_weight"].zero_()
+                loader.loss(losses_of(batch, epoch), indices=indices)
+            else:
+                loader.indices.zero_()
+                loader.loss(losses_of(batch, epoch))
+            buffer.zero_()
+        known(loader, epoch, trained)
 
 
 @ahead_by

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from resuming import check_resumes
 from siftback import Epochs, Indexed, Memory, Pool, SelectiveLoader
@@ -168,6 +168,58 @@ def test_processes_with_a_share_each_of_a_stream_read_their_own():
     for one, other in zip(*found, strict=True):
         assert not set(one) & set(other)
     assert [len(keys) for keys in found[0]] == [len(keys) for keys in found[1]] == [24, 12, 12]
+
+
+class Numbers(IterableDataset):
+    """Each worker process every n-th example."""
+
+    def __iter__(self):
+        worker = get_worker_info()
+        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        return iter(range(first, 48, stride))
+
+
+def by_position(workers):
+    stream = DataLoader(Indexed(Numbers()), 4, num_workers=workers)
+    return SelectiveLoader(stream, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_positions_in_a_stream_are_those_of_as_many_workers():
+    loader = by_position(2)
+    for batch in loader:
+        loader.loss(batch + 1.0)
+    state = loader.state_dict()
+    for workers in (0, 3):
+        with pytest.raises(
+            StateError, match=rf"num_workers=2, .* num_workers={workers or '.nothing'}"
+        ):
+            by_position(workers).load_state_dict(state)
+    again = by_position(2)
+    again.load_state_dict(state)
+    for batch in again:
+        again.loss(batch + 1.0)
+    rows = {index: row for row, index in enumerate(state["draw"]["rows"]["indices"].tolist())}
+    assert len(rows) == 48
+    assert again.memory.values[:, 0].sort().values.tolist() == list(range(1, 49))
+    loader = by_position(1)
+    list(map(loader.loss, (batch + 1.0 for batch in loader)))
+    by_position(0).load_state_dict(loader.state_dict())
+
+
+def test_a_rule_that_remembers_a_stream_needs_the_state_of_its_loader():
+    def by_key(memory):
+        stream = Indexed(shards(), index_of=lambda batch: batch["key"])
+        return SelectiveLoader(stream, memory=memory, epochs=3)
+
+    loader = by_key(Memory(0.5, warmup=Epochs(1)))
+    for batch in loader:
+        loader.loss(batch["key"].float())
+    again = by_key(loader.memory)
+    with pytest.raises(ConfigError, match=r"remembers examples of a stream.*or load a state of"):
+        next(iter(again))
+    again.load_state_dict(loader.state_dict())
+    next(iter(again))
 
 
 def test_losses_of_examples_that_never_came_are_refused():

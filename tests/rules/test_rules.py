@@ -553,3 +553,17 @@ REFUSED = {
 def test_bad_arguments_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_repb_counts_the_passes_of_a_second_training_anew():
+    def weights_of(rule):
+        loader, weights = ruled(rule, shorter_epochs=False, epochs=4), []
+        for epoch in range(4):
+            weights += [weight for _, batch in steps_of(loader, epoch) for weight in batch]
+        return weights
+
+    used = RePB(0.6)
+    first = weights_of(used)
+    used.table.record(torch.arange(60), torch.full((60,), torch.nan), 0)  # forgets the losses
+    assert weights_of(used) == first
+    assert max(first) > 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 from resuming import check_resumes, training
 from siftback import (
@@ -206,3 +206,14 @@ def test_an_example_without_one_is_an_error():
     batch = {"loss": torch.ones(1)}
     with pytest.raises(ConfigError, match="has the index -1, and there are 3"):
         Irreducible(torch.zeros(3)).score(given_losses, nn.Identity(), batch, torch.tensor([-1]))
+
+
+def test_losses_of_another_data_set_are_refused():
+    data = TensorDataset(torch.randn(6, 2), torch.zeros(6, dtype=torch.int64))
+    part = DataLoader(Subset(data, [1, 4, 5]), 2)
+    with pytest.raises(
+        ConfigError, match=r"knows 6 examples by index, .* has 3: .*losses\[subset.indic"
+    ):
+        SelectiveLoader(
+            part, nn.Linear(2, 2), F.cross_entropy, keep=0.5, scorer=Irreducible(torch.zeros(6))
+        )

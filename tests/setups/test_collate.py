@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
 from siftback import (
@@ -17,6 +17,7 @@ from siftback import (
     Pool,
     Schedule,
     SelectiveLoader,
+    SelectiveSampler,
     TopK,
 )
 from siftback.errors import BatchError, ConfigError
@@ -77,6 +78,28 @@ class Sorting:
         return padded([examples[row] for row in rows])
 
 
+def beside_a_number(examples):
+    """Sorts, and says something of the whole batch."""
+    batch = sorting(examples)
+    return {**batch, "longest": batch["ids"].shape[1], "mean": batch["ids"].float().mean()}
+
+
+def by_time(examples):
+    """Sorts, with a row for each place in the texts, not for each text."""
+    batch = sorting(examples)
+    return {**batch, "ids": batch["ids"].T.clone()}
+
+
+def packing(examples):
+    examples = sorted(examples, key=lambda example: len(example["ids"]), reverse=True)
+    return pack_sequence([example["ids"] for example in examples])
+
+
+class Padded:
+    def __init__(self, examples):
+        vars(self).update(beside_a_number(examples))
+
+
 def leaving_out(examples):
     return padded([example for example in examples if not example["bad"]])
 
@@ -96,6 +119,10 @@ REORDERING = {
     "shuffles": shuffling,
     "shuffles by NumPy": shuffling_by_numpy,
     "sorts into a list": sorted_dicts,
+    "sorts beside a number": beside_a_number,
+    "sorts by time": by_time,
+    "sorts and packs": packing,
+    "sorts into an object": Padded,
     "an object with a state": Sorting(),
 }
 CHANGING = {**REORDERING, "leaves out": leaving_out, "repeats": repeating, "all": mixed}
@@ -114,7 +141,9 @@ def loader_of(collate, data=None, **options):
 def numbers_of(batch):
     if isinstance(batch, list):
         return torch.stack([example["number"] for example in batch])
-    return batch["number"]
+    if isinstance(batch, PackedSequence):  # each text has its number at each place
+        return batch.data[: int(batch.batch_sizes[0])]
+    return batch.number if isinstance(batch, Padded) else batch["number"]
 
 
 @in_workers
@@ -167,6 +196,31 @@ def test_indices_that_ride_along_resume_within_an_epoch(collate):
             other.loss(numbers_of(batch).float())
             again.append(batch)
     assert_same(again, found[done:])
+
+
+@pytest.mark.parametrize("collate", REORDERING.values(), ids=REORDERING)
+def test_a_loader_that_is_indexed_by_its_order_is_refused_too(collate):
+    with pytest.raises(BatchError, match="the collate function gives examples in another order"):
+        next(iter(Indexed(loader_of(collate))))
+
+
+class First:
+    """Batches of which the first has a single example."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        first, *others = self.sampler
+        return iter([[first], *(others[at : at + 8] for at in range(0, len(others), 8))])
+
+
+def test_a_first_batch_of_a_single_example_says_nothing_of_the_order():
+    plain = DataLoader(Texts(), batch_sampler=First(SelectiveSampler(Texts())), collate_fn=sorting)
+    batches = iter(SelectiveLoader(plain, memory=memory(), epochs=2))
+    next(batches)
+    with pytest.raises(BatchError, match=r"batch 1 of epoch 0: Memory needs .* in another order"):
+        next(batches)
 
 
 def by_key(batch):
@@ -240,6 +294,11 @@ def counting(examples):
     return {**padded(examples), "row": torch.arange(len(examples))}
 
 
+def packing_in_order(examples):
+    return {"packed": pack_sequence([example["ids"] for example in examples], False), "size": 8,
+            "number": torch.stack([example["number"] for example in examples])}  # fmt: skip
+
+
 def consuming(examples):
     return {"number": torch.stack([example.pop("number") for example in examples])}
 
@@ -258,6 +317,7 @@ ORDERED = {
     "masks by chance": lambda: masking,
     "counts rows": lambda: counting,
     "takes examples apart": lambda: consuming,
+    "packs": lambda: packing_in_order,
     "an object with a state": Keeping,
 }
 

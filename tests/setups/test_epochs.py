@@ -130,7 +130,7 @@ def test_a_data_set_of_another_length_is_refused_as_an_epoch_begins(make, count,
 def test_a_sampler_alone_refuses_another_length():
     data = Growing()
     sampler = SelectiveSampler(data, memory(), epochs=EPOCHS)
-    list(sampler)
+    sampler.update(torch.tensor(list(sampler)), torch.ones(COUNT))
     data.count += 1
     with pytest.raises(ConfigError, match="60 examples when the SelectiveSampler was made"):
         list(sampler)
@@ -363,6 +363,34 @@ def test_a_sampler_alone_begins_an_epoch_again_of_which_no_loss_was_recorded():
     assert sampler.draw.left_out.numel() == COUNT // 2
 
 
+@pytest.mark.parametrize("sets_epochs", [False, True])
+def test_a_sampler_alone_asks_for_the_losses_of_an_epoch_that_it_gave(sets_epochs):
+    data = Numbered(spread(COUNT))
+    sampler = SelectiveSampler(data, memory(), epochs=EPOCHS)
+    loader = DataLoader(Indexed(data), batch_sampler=sampler.batches(8))
+
+    def train_without_losses():
+        for epoch in range(2):
+            if sets_epochs:
+                sampler.set_epoch(epoch)
+            list(loader)
+
+    message = r"Memory learns from training, and no losses of epoch 0 .*call sampler.update"
+    with pytest.raises(ConfigError, match=message):
+        train_without_losses()
+    list(SelectiveSampler(data, RS2(), epochs=2)) + list(SelectiveSampler(data, RS2(), epochs=2))
+
+
+def test_a_sampler_alone_applies_no_weights():
+    data = Numbered(spread(COUNT))
+    sampler = SelectiveSampler(data, InfoBatch(), epochs=EPOCHS)
+    indices, batch = next(iter(DataLoader(Indexed(data), batch_sampler=sampler.batches(8))))
+    with pytest.raises(
+        ConfigError, match=r"InfoBatch draws with loss weights.*give SelectiveLoader"
+    ):
+        sampler.update(indices, batch["loss"])
+
+
 @pytest.mark.parametrize("epochs", [1.5, 2, 3])
 @pytest.mark.parametrize("make", [by_rule, by_batch])
 def test_epochs_beyond_the_last_one_warn_once(make, epochs):
@@ -373,9 +401,9 @@ def test_epochs_beyond_the_last_one_warn_once(make, epochs):
         train(loader)
     train(loader)
     sampler = SelectiveSampler(range(8), memory(), epochs=1)
-    list(sampler)
+    sampler.update(torch.tensor(list(sampler)), torch.ones(8))
     with pytest.warns(UserWarning, match="epoch 1, .* is beyond epochs=1"):
-        list(sampler)
+        sampler.update(torch.tensor(list(sampler)), torch.ones(8))
     list(sampler)
 
 

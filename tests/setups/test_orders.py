@@ -1,13 +1,25 @@
 """Orders and keys that users have: sorted batches, large keys, arrays of indices, copies."""
 
 import copy
+import itertools
 import pickle
+import queue
+import threading
+import time
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 from siftback import (
     RS2,
@@ -21,7 +33,7 @@ from siftback import (
     Threshold,
     Uniform,
 )
-from siftback.errors import BatchError
+from siftback.errors import BatchError, StateError
 
 EXAMPLES, BATCH = 50, 8
 
@@ -198,8 +210,33 @@ class Cut(DataLoader):
             yield batch
 
 
+class Grouped(DataLoader):
+    """Reads four batches, and gives them one by one."""
+
+    def __iter__(self):
+        batches = super().__iter__()
+        while group := list(itertools.islice(batches, 4)):
+            yield from group
+
+
+class InThread(DataLoader):
+    """Reads in a thread of its own, as far ahead as it comes."""
+
+    def __iter__(self):
+        waiting = queue.Queue(2)
+
+        def read():
+            for number, batch in enumerate(super(InThread, self).__iter__()):
+                time.sleep(0.001 * (number % 3))
+                waiting.put(batch)
+            waiting.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        yield from iter(waiting.get, None)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", [Ahead, Cut])
+@pytest.mark.parametrize("kind", [Ahead, Cut, Grouped, InThread])
 def test_a_loader_of_ones_own_that_reads_ahead_or_ends_early_keeps_its_indices(kind, workers):
     source = kind(Numbers(), BATCH, shuffle=True, num_workers=workers)
     loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
@@ -213,8 +250,139 @@ def test_a_loader_of_ones_own_that_reads_ahead_or_ends_early_keeps_its_indices(k
 def test_a_loader_that_leaves_batches_out_is_refused(workers):
     source = Leaving(Numbers(), BATCH, shuffle=True, drop_last=True, num_workers=workers)
     loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
-    with pytest.raises(BatchError, match="Leaving asked its batch_sampler for 3 batches of epoch"):
+    with pytest.raises(BatchError, match="loader asked its batch_sampler for 3 batches of this"):
         list(loader)
+    with pytest.raises(BatchError, match="loader asked its batch_sampler for 3 batches of this"):
+        list(Indexed(source))
+
+
+class Damaged(Numbers):
+    """One example cannot be read."""
+
+    def __getitem__(self, index):
+        if index == 29:
+            raise OSError("a damaged file")
+        return index
+
+
+class Forgiving(DataLoader):
+    """Goes on after an example that cannot be read."""
+
+    def __iter__(self):
+        batches = super().__iter__()
+        while True:
+            try:
+                yield next(batches)
+            except OSError:
+                continue
+            except StopIteration:
+                return
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_goes_on_after_an_error_is_refused_at_the_next_batch(workers):
+    source = Forgiving(Damaged(), 2, num_workers=workers)
+    loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
+    trained = []
+
+    def train():
+        for batch in loader:
+            trained.extend(batch.tolist())
+            loader.loss(batch.float())
+
+    with pytest.raises(BatchError, match="loader asked its batch_sampler for 1 batches of this"):
+        train()
+    assert trained == list(range(28))
+
+
+class Apart(Numbers):
+    """Reads a batch in one call."""
+
+    def __init__(self, order):
+        self.order = order
+
+    def __getitems__(self, indices):
+        return self.order(indices)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("within", [lambda data: data, lambda data: Subset(data, range(EXAMPLES))])
+def test_a_data_set_that_gives_a_batch_in_another_order_is_refused(within, workers):
+    source = DataLoader(within(Apart(sorted)), BATCH, shuffle=True, num_workers=workers)
+    loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
+    with pytest.raises(
+        BatchError, match=r"data set's __getitems__ gives .* in another order: have"
+    ):
+        next(iter(loader))
+    source = DataLoader(within(Apart(list)), BATCH, shuffle=True, num_workers=workers)
+    loader = SelectiveLoader(source, memory=RULES["Memory"](), epochs=3)
+    for batch in loader:
+        assert torch.equal(batch, loader.indices)
+        loader.loss(batch.float())
+
+
+class ByKey:
+    """A batch sampler that sorts all examples of an epoch, or only those that it had at first."""
+
+    def __init__(self, sampler, again):
+        self.sampler, self.order = sampler, None if again else list(sampler)
+
+    def __len__(self):
+        return -(-len(self.sampler) // BATCH)
+
+    def __iter__(self):
+        order = sorted(self.order or self.sampler, key=lambda index: index * 7 % 11)
+        return iter([order[at : at + BATCH] for at in range(0, len(order), BATCH)])
+
+
+def by_key(rule, again, **options):
+    batches = ByKey(SelectiveSampler(Numbers()), again)
+    plain = DataLoader(Numbers(), batch_sampler=batches)
+    return SelectiveLoader(plain, memory=rule, epochs=4, **options)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_weights_of_several_passes_in_an_order_of_ones_own_are_refused(rule):
+    loader = by_key(rule(), again=True)
+
+    def train(loader):
+        weights = []
+        for epoch in range(4):
+            for batch in loader:
+                weights += loader.weights.tolist()
+                loader.loss((batch % 7 + 1.0) * (1 + epoch))
+        return weights
+
+    with pytest.raises(BatchError, match=r"epoch 1 has .* several passes .*of the ByKey.*shorter_"):
+        train(loader)
+    weights = train(by_key(rule(), again=True, shorter_epochs=True))
+    assert min(weights) > 0
+    assert len(set(weights)) > 1
+    assert train(by_key(Memory(keep=0.5, warmup=Epochs(1)), again=True)) == [1.0] * 4 * EXAMPLES
+
+
+def test_batches_of_an_order_of_before_are_refused():
+    loader = by_key(Memory(), again=False)
+    with pytest.raises(
+        BatchError, match=r"a ByKey gives batches of an order from before .* have its __iter__"
+    ):
+        next(iter(loader))
+
+
+def test_a_state_of_another_split_is_refused():
+    def within(seed):
+        train, _ = random_split(Numbers(), [0.8, 0.2], torch.Generator().manual_seed(seed))
+        train = ConcatDataset([train, Numbers()])
+        return SelectiveLoader(DataLoader(train, BATCH), memory=Memory(), epochs=3)
+
+    loader, sampler = within(0), SelectiveSampler(Subset(Numbers(), [1, 2]))
+    for batch in loader:
+        loader.loss(batch.float())
+    within(0).load_state_dict(loader.state_dict())
+    with pytest.raises(StateError, match=r"saved with subset='crc32 \w+ of 40', and this"):
+        within(1).load_state_dict(loader.state_dict())
+    with pytest.raises(StateError, match=r"saved with subset='crc32 \w+ of 2', and this"):
+        SelectiveSampler(Subset(Numbers(), [2, 1])).load_state_dict(sampler.state_dict())
 
 
 def test_a_loader_of_ones_own_may_read_its_batch_sampler():

@@ -524,6 +524,41 @@ def test_a_loss_that_is_not_finite_leaves_the_divisor_too():
     torch.testing.assert_close(loss, loss_fn(outputs[rest], y[rest]))
 
 
+AT_CALLS = {
+    "ignored": (F.cross_entropy, TOKENS, (CLASSES, 5), {"ignore_index": 2}),
+    "weights": (F.cross_entropy, LABELS, (CLASSES,), {"weight": WEIGHT}),
+    "both": (F.cross_entropy, TOKENS, (CLASSES, 5), {"weight": WEIGHT, "ignore_index": 1}),
+    "smoothed": (F.cross_entropy, LABELS, (CLASSES,), {"label_smoothing": 0.1, "weight": WEIGHT}),
+    "sum": (F.cross_entropy, PADDED, (CLASSES, 5), {"reduction": "sum"}),
+    "nll": (F.nll_loss, SOME, (CLASSES,), {"weight": WEIGHT}),
+    "elements": (F.binary_cross_entropy_with_logits, BINARY, (CLASSES,), {"weight": REAL}),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "targets", "shape", "options"), AT_CALLS.values(), ids=AT_CALLS
+)
+def test_options_of_a_call_are_those_of_the_loss_function(function, targets, shape, options):
+    outputs, bound = torch.randn(N, *shape), functools.partial(function, **options)
+    expected = per_example(bound)(outputs, targets)
+    found = per_example(function)(outputs, targets, **options)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    loaders = [loader_of(LABELS, Weighing(), on_nonfinite="keep") for _ in range(2)]
+    for loader in loaders:
+        next(iter(loader))
+    expected = loaders[0].watch(bound)(outputs, targets)
+    torch.testing.assert_close(loaders[1].watch(function)(outputs, targets, **options), expected)
+
+
+def test_options_of_a_call_may_be_given_by_position():
+    outputs = torch.randn(N, CLASSES, 5)
+    expected = per_example(nn.CrossEntropyLoss(WEIGHT, ignore_index=2))(outputs, TOKENS)
+    found = per_example(F.cross_entropy)(outputs, TOKENS, WEIGHT, None, 2)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    with pytest.raises(ConfigError, match="with reduce=False, which overrides its reduction"):
+        per_example(F.cross_entropy)(outputs, TOKENS, reduce=False)
+
+
 def test_the_loss_given_is_left_as_it_was():
     loss_fn = torch.compile(nn.CrossEntropyLoss(), backend="eager")
     per_example(loss_fn)

@@ -115,9 +115,10 @@ class Batch:
         >>> batch.with_columns(torch.ones(1))
         {'x': tensor([0.]), 'sift_index': tensor([7]), 'sift_weight': tensor([1.])}
         """
-        data, indices = self.data, self.indices
-        if indices is None:
-            indices = torch.full_like(weights, -1, dtype=torch.int64)
+        data, indices, weights = self.data, self.indices, weights.clone()
+        # Copies, as losses are matched with those of this batch, whatever a loop does to them.
+        unknown = torch.full_like(weights, -1, dtype=torch.int64)
+        indices = unknown if indices is None else indices.clone()
         if isinstance(data, dict | UserDict):
             for key in (INDEX, WEIGHT):
                 if key in data:

@@ -4,8 +4,8 @@ import copy
 import operator
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, unpack_sequence
 from torch.utils.data import default_collate
 
 from siftback.batches.generators import Generators
@@ -26,9 +27,15 @@ REORDERS = "changes the order of examples, by which their losses are known: give
 
 
 class Reordered(NamedTuple):
-    """A batch whose rows have another order than the examples that it was made of."""
+    """A batch whose rows have another order than the examples that were asked for.
+
+    Attributes:
+        batch: The batch.
+        cause: What gives them in another order, in words.
+    """
 
     batch: Any
+    cause: str = "collate function"
 
 
 class TestedCollate:
@@ -43,6 +50,7 @@ class TestedCollate:
 
     Args:
         function: The collate function.
+        read: A data set's ``__getitems__``, which is tested too; None without one.
 
     Attributes:
         function: The collate function.
@@ -50,21 +58,26 @@ class TestedCollate:
 
     >>> by_value = TestedCollate(lambda examples: torch.tensor(sorted(examples)))
     >>> by_value([2, 3, 1]), by_value([2, 3, 1])
-    (Reordered(batch=tensor([1, 2, 3])), tensor([1, 2, 3]))
+    (Reordered(batch=tensor([1, 2, 3]), cause='collate function'), tensor([1, 2, 3]))
     """
 
-    def __init__(self, function: Collate) -> None:
-        self.function, self.tested = function, False
+    def __init__(self, function: Collate, read: Any = None) -> None:
+        self.function, self.tested, self._read = function, False, read
 
     def __call__(self, examples: list[Any]) -> Any:
         """The batch; one that is `Reordered` if the first batch's rows are in another order."""
-        if self.tested:
+        if self.tested or len(examples) < 2:  # of one, every order is the same
             return self.function(examples)
         self.tested = True
         reverse = self._of_reversed(examples)
         batch = self.function(examples)
-        reorders = reverse is not None and _reorders(batch, reverse, len(examples))
-        return Reordered(batch) if reorders else batch
+        if reverse is not None and _reorders(batch, reverse, len(examples)):
+            return Reordered(batch)
+        if self._read:  # of a few others, as which these are is not known in a worker process
+            with suppress(Exception), undisturbed(self._read):
+                if _reorders(self._read([0, 1, 2, 3, 4]), self._read([4, 3, 2, 1, 0]), 5):
+                    return Reordered(batch, "data set's __getitems__")
+        return batch
 
     def _of_reversed(self, examples: list[Any]) -> Any:
         """The batch of the examples in reverse; None where there is none."""
@@ -76,9 +89,10 @@ class TestedCollate:
             return None
 
 
-def with_test(collate: Collate) -> Collate:
+def with_test(collate: Collate, read: Any = None) -> Collate:
     """The collate function, tested with the first batch: PyTorch's own keeps the order."""
-    return collate if collate is default_collate else TestedCollate(collate)
+    is_known = collate is default_collate and not read
+    return collate if is_known else TestedCollate(collate, read)
 
 
 def _reorders(batch: Any, reverse: Any, size: int) -> bool:
@@ -101,13 +115,22 @@ def _reorders(batch: Any, reverse: Any, size: int) -> bool:
     return any(sorted(others[path]) == sorted(keys) for path, keys in told.items())
 
 
-def _rows(batch: Any, size: int) -> dict[str, list[bytes]]:
+def _rows(batch: Any, size: int, path: str = "") -> dict[str, list[bytes]]:
     """Returns a key of each row, of each column of a batch by path; nothing if unknown."""
-    try:
-        reached = columns(batch, read_structure(batch, size).lists)
-    except BatchError:
-        return {}
-    return {path: [_key(row) for row in member] for path, member in reached if len(member) == size}
+    rows = {}
+    if isinstance(batch, PackedSequence):
+        return {path: [_key(row) for row in unpack_sequence(batch)]}
+    with suppress(BatchError):
+        for step, leaf in columns(batch, read_structure(batch, size).lists):
+            if len(leaf) == size:
+                rows[path + step] = [_key(row) for row in leaf]
+    # Else one by one, as what has no rows, such as a number for all, says nothing of the others.
+    leaves_of: Any = vars(batch) if not path and _has_attributes(batch) else batch
+    leaves_of = dict(enumerate(leaves_of)) if isinstance(leaves_of, list | tuple) else leaves_of
+    if not rows and isinstance(leaves_of, Mapping):
+        for step, leaf in leaves_of.items():
+            rows |= _rows(leaf, size, f"{path}[{step!r}]")
+    return rows
 
 
 def _key(value: Any) -> bytes:
@@ -137,9 +160,7 @@ def undisturbed(*roots: Any) -> Iterator[None]:
     contents: list[tuple[Any, Any]] = [
         (member, copy.copy(member)) for member in objects if isinstance(member, _CONTAINERS)
     ]
-    tensors = [
-        member for member in objects if isinstance(member, Tensor) and member.numel() < _MANY
-    ]
+    tensors = [leaf for leaf in objects if isinstance(leaf, Tensor) and leaf.numel() < _MANY]
     values = [(member, member.detach().clone()) for member in tensors]
     generators = Generators(objects)
     states, python, numpy = generators.states(), random.getstate(), np.random.get_state()

@@ -1,6 +1,7 @@
 """Examples with their index in the data set, and checks of these indices."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch.utils.data import (
 )
 
 from siftback.arguments import check_object
-from siftback.batches.collating import Collate, TestedCollate, with_test
+from siftback.batches.collating import Collate, Reordered, TestedCollate, with_test
 from siftback.batches.order import (
     TrackedBatches,
     index_tensor,
@@ -52,8 +53,8 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
             loader over it gives ``(indices, batch)``. An iterable one must give the same examples
             in the same order each epoch, as an example's index is its position; each worker
             process counts its own examples: its n-th gets ``n * workers + worker``. Or a
-            ``DataLoader`` over a map-style data set, with any collate function; or, with
-            ``index_of``, any loader.
+            ``DataLoader`` over a map-style data set, with a collate function that keeps the order
+            and number of examples; or, with ``index_of``, any loader.
         index_of: ``index_of(batch) -> int64[N]``, for a loader whose batches hold the indices,
             such as those that rode with their examples through a collate function that sorts,
             leaves out or repeats examples. Those of a ``DataLoader`` over a map-style data set
@@ -76,7 +77,8 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
         return _IndexedLoader(source, index_of, finds_indices=is_trackable(source))
     if is_trackable(source):
         order = TrackedBatches(source.batch_sampler)
-        return _IndexedLoader(with_order(source, order), lambda _: torch.tensor(order.take()))
+        source = testing_order(with_order(source, order))
+        return _IndexedLoader(source, lambda _: torch.tensor(order.take()))
     if isinstance(source, DataLoader):
         raise ConfigError(
             "a DataLoader of this kind does not say which examples a batch has: give it "
@@ -108,6 +110,8 @@ class _IndexedMap(Dataset[tuple[int, Any]]):
 
 
 class _IndexedIterable(IterableDataset[tuple[int, Any]]):
+    counts_by_worker = True
+
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
@@ -134,9 +138,12 @@ class _IndexedLoader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
         # Not a generator: the loader draws its order as it is iterated, not at its first batch.
-        return map(self._indexed, self.loader)
+        check_end = getattr(getattr(self, "batch_sampler", None), "check_end", tuple)
+        return chain(map(self._indexed, self.loader), check_end())
 
     def _indexed(self, batch: Any) -> tuple[Tensor, Any]:
+        if isinstance(batch, Reordered):
+            raise BatchError(f"the {batch.cause} gives examples in another order: {CARRY}")
         return self._index_of(batch), batch
 
     def __getattr__(self, name: str) -> Any:
@@ -182,8 +189,15 @@ def testing_order(loader: Any) -> Any:
     # Without a batch sampler its examples are batches already.
     if not isinstance(loader, DataLoader) or loader.batch_sampler is None:
         return loader
-    tested = with_test(loader.collate_fn)
-    is_indexed = _is_indexed_data(loader.dataset)
+    dataset = loader.dataset
+    is_indexed = _is_indexed_data(dataset)
+    while isinstance(dataset, Subset | _IndexedMap):
+        dataset = dataset.dataset
+    # Those of PyTorch and of Hugging Face keep the order.
+    is_known = type(dataset).__module__.startswith(("torch.", "datasets."))
+    tested = with_test(
+        loader.collate_fn, None if is_known else getattr(dataset, "__getitems__", None)
+    )
     return with_attributes(loader, collate_fn=_IndexedCollate(tested) if is_indexed else tested)
 
 
@@ -232,7 +246,8 @@ def check_indices(indices: Any, count: int, where: str) -> Tensor:
             f"{list(indices.shape)}: give one integer for each, int64[{count}]; where a collate "
             f"function leaves out or repeats examples, {CARRY}"
         )
-    return cast(Tensor, indices).to("cpu", torch.int64)
+    # A copy, as a loop or a loader may fill the same memory with the indices of the next batch.
+    return cast(Tensor, indices).to("cpu", torch.int64, copy=True)
 
 
 class IndexCheck:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from siftback.batches.generators import Generators
 from siftback.errors import BatchError
-from siftback.state import anything, dict_of, list_of, raise_damaged, tensor
+from siftback.state import anything, dict_of, list_of, raise_damaged, tensor, tensor_checksum
 
 END: Any = object()  # after the last batch; not None, which arrays compare to by element
 
@@ -47,6 +48,7 @@ class TrackedBatches(Sampler[list[Any]]):
         self.batches = batches
         self._asked: deque[list[Any]] = deque()  # for batches that have not come yet
         self._order: Iterator[Any] = iter(())
+        self._ahead = self._thread = -1  # batches that waited after the first one; who asks
         self.begun = self.is_over = False
         self._resumed: Iterable[Any] | None = None
         self._before: Callable[[], None] | None = None
@@ -57,6 +59,7 @@ class TrackedBatches(Sampler[list[Any]]):
     def __iter__(self) -> Iterator[list[Any]]:
         # Nothing is drawn before the first batch is asked for: a DataLoader may call this twice.
         self._asked.clear()
+        self._ahead = -1
         return self._ask()
 
     def __getattr__(self, name: str) -> Any:
@@ -68,19 +71,38 @@ class TrackedBatches(Sampler[list[Any]]):
         """The indices of the batch that came next.
 
         Raises:
-            BatchError: If no batch was asked for: the loader has another order than this one.
+            BatchError: If no batch was asked for: the loader has another order than this one; or
+                if one before was asked for and did not come.
         """
         if not self._asked:
             raise BatchError(
                 "the wrapped DataLoader gave a batch that its batch_sampler was not asked for: "
                 "wrap the DataLoader itself, before anything else wraps or prepares it"
             )
-        return self._asked.popleft()
+        batch, waiting = self._asked.popleft(), len(self._asked)
+        self._ahead = waiting if self._ahead < 0 else self._ahead
+        # It asks no further ahead than at first; in a thread of its own, as far as it comes.
+        if waiting > self._ahead and self._thread == get_ident():
+            raise self.left_out(waiting - self._ahead)
+        return batch
 
-    @property
-    def awaited(self) -> int:
-        """Number of batches that were asked for and have not come."""
-        return len(self._asked)
+    def check_end(self) -> Iterator[Any]:
+        """Yields nothing: makes sure that all batches came which a loader asked for.
+
+        Raises:
+            BatchError: If some did not, as those of a loader that leaves batches out.
+        """
+        if self.is_over and self._asked:
+            raise self.left_out(len(self._asked))
+        yield from ()
+
+    def left_out(self, count: int) -> BatchError:
+        """Returns the error that a number of batches were asked for and did not come."""
+        return BatchError(
+            f"the wrapped loader asked its batch_sampler for {count} batches of this epoch that it "
+            "did not give, so that which examples the others have is not known: leave batches out "
+            "by the batch_sampler"
+        )
 
     def rest(self) -> list[list[Any]]:
         """The indices of the batches of this epoch that have not come, asked for or not."""
@@ -103,10 +125,18 @@ class TrackedBatches(Sampler[list[Any]]):
         if self._before:
             self._before()
         order = self.batches if self._resumed is None else self._resumed
+        sampler: Any = getattr(order, "sampler", None)
+        begun = sampler.epochs_begun if getattr(sampler, "draw", None) else -1
         self._resumed = self._before = None
         self._order = iter(order)
         while (batch := next(self._order, END)) is not END:
+            if begun >= 0 and begun == sampler.epochs_begun:
+                raise BatchError(
+                    f"a {type(order).__name__} gives batches of an order from before this epoch, "
+                    "and a rule draws each one anew: have its __iter__ iterate its sampler"
+                )
             self._asked.append(list(batch))
+            self._thread = get_ident()
             yield self._asked[-1]
         self._order, self.is_over = iter(()), True  # a generator could not be copied
 
@@ -181,15 +211,6 @@ class SelectiveBatches(BatchSampler):
             return super().__len__()
         examples = len(self.sampler)  # type: ignore[arg-type]
         return count_batches(examples, self.batch_size, self.drop_last)
-
-
-def skipping(batches: Iterable[Any], count: int) -> Iterator[Any]:
-    """The batches without the first few, which are not asked for before they are wanted.
-
-    >>> list(skipping(range(5), 3))
-    [3, 4]
-    """
-    yield from itertools.islice(batches, count, None)
 
 
 def is_trackable(loader: object) -> bool:
@@ -294,6 +315,24 @@ def index_tensor(keys: Sequence[Any]) -> Tensor | None:
         return torch.tensor([operator.index(key) for key in keys], dtype=torch.int64)
     except TypeError:
         return None
+
+
+def subset_name(dataset: Any) -> str:
+    """Returns a checksum of the indices of each ``Subset`` in a data set; nothing without any.
+
+    A state within another split, such as one of a ``random_split`` with another seed, would be of
+    other examples.
+
+    >>> from torch.utils.data import Subset
+    >>> subset_name(Subset(range(9), [2, 5])), subset_name(range(9))
+    ('crc32 23fb6052 of 2', '')
+    """
+    wrapped = [dataset.dataset] if hasattr(dataset, "dataset") else []
+    within = " ".join(filter(None, map(subset_name, getattr(dataset, "datasets", wrapped))))
+    indices = index_tensor(dataset.indices) if wrapped and hasattr(dataset, "indices") else ()
+    if not isinstance(indices, Tensor):
+        return within
+    return f"crc32 {tensor_checksum(indices):08x} of {len(indices)} {within}".strip()
 
 
 def packed(batches: list[list[Any]]) -> Any:

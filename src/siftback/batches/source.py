@@ -29,7 +29,7 @@ from siftback.batches.order import (
     keeps_order,
     packed,
     sampler_of,
-    skipping,
+    subset_name,
     unpacked,
     with_order,
 )
@@ -93,7 +93,7 @@ class Source:
         position: Batches of this epoch that were dealt with.
         lists: Which lists in a batch hold one example per entry, as the first batch said; None
             where none has come that can be split into examples.
-        order_is_lost: Whether the collate function gives examples in another order.
+        order_is_lost: What gives examples in another order, in words; nothing where none does.
         has_keys: Whether the sampler gives keys that are not integers.
 
     >>> source = Source([torch.tensor([1]), torch.tensor([2]), torch.tensor([3])])
@@ -110,7 +110,7 @@ class Source:
         self.position = 0
         self._order: Any = None  # a `TrackedBatches`, where the order can be known
         self.lists: Lists | None = None
-        self.order_is_lost = self.has_keys = False
+        self.order_is_lost, self.has_keys = "", False
         self._indexed = is_indexed(loader)
         self.loader: Any = check_batches(loader)
         self.is_ordered = is_trackable(loader)
@@ -135,8 +135,9 @@ class Source:
         self._batches = None
         if not state:
             self.position = 0
-        read = self._ordered(state) if self.is_ordered else self._read(state)
-        return itertools.chain(map(self._batch, read), self._check_end())
+        if not self.is_ordered:
+            return map(self._batch, self._read(state))
+        return itertools.chain(map(self._batch, self._ordered(state)), self._order.check_end())
 
     def end_epoch(self) -> None:
         """Moves on to the next epoch."""
@@ -242,12 +243,17 @@ class Source:
     def settings(self) -> dict[str, Any]:
         """Returns what the order depends on, as far as the loader says it."""
         if not self.is_ordered:
-            return {"loader": type(self.loader).__name__}
+            settings, workers = {"loader": type(self.loader).__name__}, 1
+            if getattr(getattr(self.loader, "dataset", None), "counts_by_worker", False):
+                workers = self.loader.num_workers
+            # With another number of them, each example would have the index of another one.
+            return settings | ({"num_workers": workers} if workers > 1 else {})
         sampler, batches = sampler_of(self.loader), self._order.batches
         order = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
         kind = {"sampler": type(sampler).__name__, "batch_sampler": type(batches).__name__}
         size = {name: getattr(batches, name, None) for name in ("batch_size", "drop_last")}
-        return {"source": {**kind, **order, **size}}
+        subset = subset_name(getattr(self.loader, "dataset", None))
+        return {"source": {**kind, **order, **size}, **({"subset": subset} if subset else {})}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -324,7 +330,7 @@ class Source:
                 order.draw_after(self._generators, states)
             return iter(cast(Iterable[Any], self.loader))
         if state["rest"] is None:
-            order.resume(skipping(order.batches, self.position))
+            order.resume(itertools.islice(order.batches, self.position, None))
         else:
             order.resume(unpacked(state["rest"]))
         with torch.random.fork_rng([]):  # from which new workers take their seed
@@ -363,20 +369,6 @@ class Source:
             self._generators.put_back_own(self._began)
         return batches
 
-    def _check_end(self) -> Iterator[Batch]:
-        """Yields nothing: makes sure that all batches came which the loader asked for.
-
-        Raises:
-            BatchError: If some did not, as those of a loader that leaves batches out.
-        """
-        if self.is_ordered and self._order.is_over and (lost := self._order.awaited):
-            raise BatchError(
-                f"the wrapped {type(data_loader_of(self.loader)).__name__} asked its batch_sampler "
-                f"for {lost} batches of epoch {self.epoch} that it did not give, so that which "
-                "examples the others have is not known: leave batches out by the batch_sampler"
-            )
-        yield from ()
-
     def _batch(self, data: Any) -> Batch:
         """Returns a batch as the loader gave it, with its size, indices and structure."""
         scores, indices, lists, known = None, None, None, UNKNOWN_SIZE
@@ -389,7 +381,7 @@ class Source:
             indices, data = data
             known = len(indices) if hasattr(indices, "__len__") else UNKNOWN_SIZE
         if isinstance(data, Reordered):
-            data, self.order_is_lost = data.batch, True
+            data, self.order_is_lost = data
         size, device = known, None
         with suppress(BatchError):  # of an unknown structure, which matters only where it is split
             if self.lists is None:
@@ -419,8 +411,7 @@ class Source:
         if others:
             raise BatchError(
                 f"index_of found the index {min(others)} in {self.place}, for which the sampler "
-                "did not ask: have it give positions in the data set, those that dataset[i] is "
-                "called with"
+                "did not ask: have it give positions in the data set, as for dataset[i]"
             )
 
     def read_structure(self, data: Any, known: int) -> tuple[int, Lists]:

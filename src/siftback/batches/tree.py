@@ -268,9 +268,8 @@ def concatenate(
     """
     if len(batches) == 1:
         return batches[0]
-    values = {
-        step: value for key, value in (pad or {}).items() for step in (f"[{key!r}]", f".{key}")
-    }
+    fills = (pad or {}).items()
+    values = {step: value for key, value in fills for step in (f"[{key!r}]", f".{key}")}
     lists = lists_of(batches[0]) if lists is None else lists
     return _map(partial(_join, values), lists, *batches)
 
@@ -292,9 +291,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     def moved(_: str, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             if leaf.is_meta and device.type != "meta":
-                raise BatchError(
-                    "a batch has a meta tensor, which has no values: give one with them"
-                )
+                raise BatchError("a batch has a meta tensor, without values: give one with them")
             return leaf.to(device, non_blocking=True)
         return leaf.to(device) if hasattr(leaf, "to") else leaf
 
@@ -331,9 +328,7 @@ def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") ->
         return fn(path, *batches)
     if any(type(other) is not type(first) for other in batches):
         kinds = ", ".join(describe(batch) for batch in batches)
-        raise BatchError(
-            f"batches of mismatched structure ({kinds}); give every batch the same one"
-        )
+        raise BatchError(f"batches of mismatched structure ({kinds}); give each batch the same one")
     if first is None:
         return None
     families: list[Any] = [_children_of(batch) for batch in batches]

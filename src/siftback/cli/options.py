@@ -307,9 +307,7 @@ def parse_seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
-        raise ConfigError(
-            f"--seed {text!r}: give integers separated by commas, such as 0,1,2"
-        ) from None
+        raise ConfigError(f"--seed {text!r}: give integers, such as 0,1,2") from None
 
 
 def checkpoint_policy(every: str, keep: int) -> "CheckpointPolicy":

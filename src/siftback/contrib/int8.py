@@ -72,13 +72,7 @@ class Int8(CopyScorer):
         activations: Activations = "dynamic",
     ) -> None:
         self._static = check_choice("activations", activations, "dynamic", "static") == "static"
-        super().__init__(
-            self._quantise,
-            refresh,
-            Fresh(mode),
-            follows_modes=mode == "train",
-            channels_last=channels_last,
-        )
+        super().__init__(self._quantise, refresh, Fresh(mode), channels_last=channels_last)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """Computes one loss per example, float32[N]; raises as `Fresh.score` and the class do."""
@@ -305,9 +299,7 @@ def check_kernels(device: torch.device) -> None:
         ConfigError: If the device is not the CPU, or PyTorch was built without the kernels.
     """
     if device.type != "cpu":
-        raise ConfigError(
-            f'Int8 on {device}: its kernels are for the CPU; give Reduced("bf16") there'
-        )
+        raise ConfigError(f'Int8 on {device}: its kernels are for the CPU; give Reduced("bf16")')
     if not hasattr(torch.ops.onednn, "qconv2d_pointwise"):
         raise ConfigError(
             "Int8 needs the oneDNN kernels, which this build of PyTorch lacks: "

@@ -125,6 +125,7 @@ class EpochDraw:
         requested: Number of this epoch's examples that were asked for.
         seconds: Time that draws took, since whoever counts it set it to 0.
         reweights: Whether any weight was other than 0 and 1, so far.
+        gave_weights: Whether weights were asked for.
         sampler: The user's sampler that gives the examples, in words; None without such a one. A
             pass is then drawn once it is known what the sampler gives.
         sampled: Number of examples that such a sampler gives; `UNSIZED` of one without a length,
@@ -162,8 +163,7 @@ class EpochDraw:
         if world > 1 and rank_and_world() != (rank, world):
             raise ConfigError(
                 f"a sampler of rank={rank}, world={world} shares what {name} remembers with other "
-                "processes: call torch.distributed.init_process_group before it is made, or give "
-                "it rank=0, world=1"
+                "processes: call init_process_group before it is made, or give it rank=0, world=1"
             )
         self._shards, self.losses = rule.shards, RuleLosses(rule, rank, world, rows)
         self.is_ahead = False
@@ -175,7 +175,7 @@ class EpochDraw:
         self.requested, self.seconds = 0, 0.0
         self._read = self._before = 0  # this epoch's examples that came, and those before a batch
         self._passed = 0  # and of all, those that it came past
-        self.reweights = False
+        self.reweights = self.gave_weights = False
         self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
 
     @property
@@ -470,7 +470,7 @@ class EpochDraw:
         Raises:
             BatchError: If some of the examples of a batch in which a pass ends did not come.
         """
-        before, read = self._before, self._read
+        before, read, self.gave_weights = self._before, self._read, True
         passes = [drawn for drawn in self.passes if drawn.start < read and before < drawn.end]
         if len(passes) < 2:
             return self._weights_in(self.current, self.losses.rows_of(indices))

@@ -64,9 +64,15 @@ class RuleLosses:
         """Claims the rule's table, as the first epoch begins.
 
         Raises:
-            ConfigError: If another training used the rule or its table since it was claimed.
+            ConfigError: If another training used the rule or its table since it was claimed, or
+                before it, if the examples are a stream's, whose rows only that one knows.
         """
         if self._turn == _UNCLAIMED:
+            if self.stream and not bool(self.rule.table.values.isnan().all()):
+                raise ConfigError(
+                    "the rule remembers examples of a stream by rows that its loader alone knows: "
+                    "give a new rule, or load a state of that loader"
+                )
             self.claim()
         self._check_turn()
 

@@ -19,7 +19,7 @@ from siftback.arguments import (
     is_integer,
 )
 from siftback.batches.indices import check_indices, check_length, fingerprint
-from siftback.batches.order import SelectiveBatches
+from siftback.batches.order import SelectiveBatches, subset_name
 from siftback.epochs.epoch_draw import EpochDraw, Pass
 from siftback.errors import ConfigError, LossError
 from siftback.processes.barrier import barrier
@@ -91,6 +91,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         draw: Draws the passes, an `EpochDraw`; None without a rule.
         batch_size: Examples per batch, where `batches` or a `SelectiveLoader` said it: where a pass
             begins within a batch, the batch then has no example twice.
+        epochs_begun: How many were begun, again or not.
 
     Raises:
         ConfigError: If ``rank`` is none of ``world`` processes, there are fewer examples than
@@ -143,7 +144,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
             )
         self.shuffle, self.seed = check_flag("shuffle", shuffle), check_seed(seed)
         check_flag("shorter_epochs", shorter_epochs)
-        self.batch_size = 1
+        self.batch_size, self.epochs_begun = 1, 0
         self.draw: EpochDraw | None = None
         self._own_draw: EpochDraw | None = None  # the draw that this sampler makes itself
         if rule is not None:
@@ -172,7 +173,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
         self._epoch = check_integer("epoch", epoch, 0)
-        self._has_losses = True  # so that this one is begun, and not the one before again
+        # So that this one is begun, and not the one before again, if that was left early.
+        self._has_losses |= self._current != _NONE
 
     def batches(self, batch_size: int, drop_last: bool = False) -> SelectiveBatches:
         """Returns a batch sampler of this order, for ``DataLoader(batch_sampler=...)``.
@@ -219,11 +221,16 @@ class SelectiveSampler(Stateful, Sampler[int]):
 
         Raises:
             BatchError: If the indices are not integers from 0 on, one for each loss.
-            ConfigError: If there is no rule.
+            ConfigError: If there is no rule, or weights of its draws were not asked for.
             LossError: If there is not one of each for each example.
         """
         if not self.draw:
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
+        if self._own_draw and self.draw.rule.reweights and not self.draw.gave_weights:
+            raise ConfigError(
+                f"{type(self.draw.rule).__name__} draws with loss weights, which a sampler alone "
+                "does not apply: give SelectiveLoader(loader, memory=rule), whose loss applies them"
+            )
         if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
             raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
         indices = check_indices(indices, len(losses), "SelectiveSampler.update")
@@ -268,6 +275,16 @@ class SelectiveSampler(Stateful, Sampler[int]):
             start = min(start + len(indices), end)
 
     def __iter__(self) -> Iterator[int]:
+        """Returns the order of the next epoch, which begins with its first index.
+
+        Raises:
+            ConfigError: If a rule learns from losses, and none came of the whole epoch before.
+        """
+        if self._own_draw and self._current == _NONE and not self._has_losses:
+            raise ConfigError(
+                f"{type(self._own_draw.rule).__name__} learns from training, and no losses of "
+                f"epoch {self._last} were recorded: call sampler.update(indices, losses)"
+            )
         order = Order(self)
         if self._resumes != _NONE:
             order.resume(self._resumes, 0)
@@ -303,6 +320,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
                 has other settings; or the data set has another length.
             ProcessError: If not all processes begin it.
         """
+        self.epochs_begun += 1
         rank, world = rank_and_world()
         if self._follows_processes and (rank, world) != (self.rank, self.world):
             raise ConfigError(
@@ -390,6 +408,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         """Returns the settings of a state: between epochs one of shards is of all processes."""
         draw, names = self._own_draw, ("examples", "seed", "shuffle", "rank", "world")
         settings = {name: getattr(self, name) for name in names}
+        settings |= {"subset": subset} if (subset := subset_name(self._dataset)) else {}
         if draw and draw.is_common and current == _NONE:
             settings |= {"rank": None, "world": None}
         return {**settings, "rule": type(draw.rule).__name__ if draw else None}
@@ -483,8 +502,7 @@ def check_rule_fits(rule: EpochRule, examples: int) -> None:
     if rule.examples > examples:
         raise ConfigError(
             f"{type(rule).__name__} remembers {rule.examples} examples, and there are {examples}: "
-            "give another rule for a data set with fewer examples, such as a new "
-            f"{type(rule).__name__}(...)"
+            f"give a new {type(rule).__name__}(...) for a data set with fewer"
         )
 
 
@@ -492,6 +510,6 @@ def warning_beyond(epoch: int, epochs: float) -> str:
     """Returns the warning of an epoch after the last one of a training."""
     return (
         f"epoch {epoch}, counted from 0, is beyond epochs={epochs:g}: progress is 1, the tail of "
-        "the schedule is over, and total_steps does not count this epoch. Give epochs= the length "
-        "of the whole training"
+        "the schedule is over, and total_steps does not count it. Give epochs= the length of "
+        "training"
     )

@@ -474,9 +474,7 @@ class SelectiveTrainerMixin(Trainer):
         check_entries(self, state, {}, self._settings())
         if self._rule:
             if self.args.ignore_data_skip:
-                raise ConfigError(
-                    "memory= resumes at its place in an epoch: leave ignore_data_skip out"
-                )
+                raise ConfigError("memory= resumes within an epoch: leave ignore_data_skip out")
             batches, accumulation = self._batches_of_epoch(), self.args.gradient_accumulation_steps
             of_epoch = steps_of_epoch(batches, accumulation)
             epoch, steps = divmod(self.state.global_step, of_epoch)

@@ -510,9 +510,7 @@ def check_settings(dataset: SelectiveDataset, settings: dict[str, Any]) -> None:
             "length of the whole training"
         )
     if settings.get("validation_data") is dataset:
-        raise ConfigError(
-            "validation_data= is the SelectiveDataset: give data that is not selected"
-        )
+        raise ConfigError("validation_data= is the SelectiveDataset: give data that is unselected")
     for name, instead in (
         ("class_weight", "give the data set a third part, sample weights"),
         ("steps_per_epoch", "the data set knows how many batches an epoch has"),

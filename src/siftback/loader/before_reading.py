@@ -236,9 +236,20 @@ class DrawingPipeline(Pipeline):
         self._follow_draw()  # as batches that were done do not come to the check again
 
     def _weights_of(self, batch: Batch) -> Tensor:
-        """Returns float32[N], the weights that examples were drawn with, 0 for those left out."""
+        """Returns float32[N], the weights that examples were drawn with, 0 for those left out.
+
+        Raises:
+            BatchError: If they cannot be known, as a batch sampler mixes the passes of an epoch.
+        """
         indices: Any = batch.indices  # which `admit` has made sure of
-        return self.draw.weights_of(indices, batch.requested)
+        weights, source = self.draw.weights_of(indices, batch.requested), self.source
+        if source.is_ordered and not bool(weights.all()):
+            raise BatchError(
+                f"{source.place} has examples of several passes in an order of the "
+                f"{type(batches_of(source.loader)).__name__}, so that their loss weights are not "
+                "known: give shorter_epochs=True, or have it keep the order of its sampler"
+            )
+        return weights
 
     def _follow_draw(self) -> None:
         """Has the check of indices, and a loader that leaves examples out itself, follow a draw."""

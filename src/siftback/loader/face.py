@@ -469,7 +469,7 @@ class SelectiveLoader:
         indices = self._record.current("indices").indices
         if indices is None:
             raise ConfigError(no_indices("loader.indices", self._pipeline.source))
-        return indices.cpu()
+        return indices.cpu().clone()  # not that by which losses are matched
 
     @property
     def left_out(self) -> Tensor:
@@ -609,8 +609,8 @@ class SelectiveLoader:
             if saved[name] != settings[name]:
                 raise StateError(
                     f"the state was saved with {name}={saved[name]!r}, and this loader has "
-                    f"{name}={settings[name]!r}: each process loads its own state, with as many "
-                    "processes as saved theirs"
+                    f"{name}={settings[name]!r}: each process loads its own state, of as many "
+                    "processes"
                 )
         for name in _FOUND_OUT:
             if None in (settings[name], saved[name]):
@@ -670,7 +670,7 @@ class SelectiveLoader:
             del settings["seed"]  # each may select by random numbers of its own
         if not pipeline.shares_order:  # but each has a data set of its own
             del settings["examples"]
-            order = order | {"shuffle": None, "seed": None}
+            order = order | dict.fromkeys(("shuffle", "seed", "num_workers"))
         elif self.memory:
             settings["dataset"] = fingerprint(getattr(pipeline.source.loader, "dataset", None))
         return settings | {"loader": order}

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from threading import current_thread, main_thread
 from typing import Any, Literal
 
 import torch
@@ -112,6 +113,7 @@ class LossRecord:
         self._queue.clear()
         self._reweights = self._goes_by_order = False  # any batch given, or recorded
         self.recorded = self._without_losses = self._without_weights = 0
+        self._goes_on, self._ahead = False, MOST_AHEAD - 1
 
     def give(self, batch: Batch, epoch: int) -> None:
         """Notes a batch that training is being given; it is past those that were used before it.
@@ -121,9 +123,17 @@ class LossRecord:
             epoch: The epoch that it is given in, which is the pass where a rule does not draw.
 
         Raises:
-            ConfigError: If the losses or weights of many batches before it were not used.
+            ConfigError: If the losses or weights of many batches before it were not used, or of
+                more than a loop had read ahead until now.
         """
-        if max(self._without_losses, self._without_weights) >= MOST_AHEAD:
+        waiting, most = max(self._without_losses, self._without_weights), MOST_AHEAD - 1
+        if self._goes_on:  # after losses of a batch
+            # A loop that reads ahead is as far ahead all along. Where one skips a batch, losses of
+            # all later ones would be taken for those before. A thread reads as far as it comes.
+            most = self._ahead if current_thread() is main_thread() else most
+            self._goes_on = False
+            self._ahead = waiting if self._ahead == MOST_AHEAD - 1 else self._ahead
+        if waiting > most:
             self.check_used(0)
         while self._queue:
             first = self._queue[0]
@@ -206,7 +216,7 @@ class LossRecord:
                 f"{count} losses were given, and the batch has {size} examples: give one loss for "
                 f"each, float[{size}], in the order of the batches"
             )
-        self._goes_by_order = True
+        self._goes_by_order = self._goes_on = True
         self._count_used(first, first.missing, apply_weights)
         return first
 
@@ -295,9 +305,7 @@ class LossRecord:
                 check_cross_entropy(losses)
         if indices is None:
             if weights is not None:
-                raise ConfigError(
-                    "weights= are those of the examples in indices=: give both, or neither"
-                )
+                raise ConfigError("weights= are of the examples in indices=: give both, or neither")
             pending = self.next(None if reduced else len(losses), apply_weights=apply_weights)
             batch, epoch = pending.batch, pending.epoch
             indices, count, weights = batch.indices, batch.size, batch.weights
@@ -406,11 +414,10 @@ class LossRecord:
         self._nonfinite_batches = 0 if finite.any() else self._nonfinite_batches + 1
         if self.on_nonfinite == "drop" and self._nonfinite_batches > 1:
             raise LossError(
-                "no loss of two batches is finite, so the weights are not either: "
-                "a NaN within the model's forward, as of a NaN in an input, makes all gradients "
-                'NaN, though on_nonfinite="drop" leaves its loss out. Go back to a checkpoint, '
-                "and leave the example out of the data, or select by a scoring pass, which drops "
-                "it before training's forward"
+                "no loss of two batches is finite, so the weights are not either: a NaN within the "
+                "model's forward, as of a NaN in an input, makes all gradients NaN, though "
+                'on_nonfinite="drop" leaves its loss out. Go back to a checkpoint, and leave the '
+                "example out, or select by a scoring pass, which drops it before training's forward"
             )
 
     def _average(self, indices: Tensor, values: Tensor) -> Tensor:
@@ -427,9 +434,7 @@ def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
     """Returns the error of what is no loss for each example, or no single one for the batch."""
     if not is_dense(losses) or not losses.is_floating_point():
         kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
-        return LossError(
-            f"the losses are {kind}: give a floating-point tensor, one loss per example"
-        )
+        return LossError(f"the losses are {kind}: give a floating-point tensor, one per example")
     shape = list(losses.shape)
     if reduced:
         return LossError(
@@ -442,8 +447,7 @@ def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
             "example; or, where they cannot be computed, give reduced=True"
         )
     return LossError(
-        f"the losses have shape {shape}: give one loss per example, averaged over the other "
-        "dimensions"
+        f"the losses have shape {shape}: give one loss per example, averaged over other dimensions"
     )
 
 
@@ -464,8 +468,7 @@ def check_loss_weights(weights: Any, count: int) -> None:
         problem = f"weights[{int(wrong[0])}] is {float(weights[wrong[0]])}"
     if problem:
         raise LossError(
-            f"{problem}, and there are {count} examples: give one weight for each, "
-            f"float[{count}], at least 0"
+            f"{problem}, of {count} examples: give one weight for each, float[{count}], at least 0"
         )
 
 
@@ -508,11 +511,12 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
             stays = None
         if weights is None and stays is None:
             return value
-        terms = reduction.terms(*arguments, **options)
-        if not reduction.is_known:
-            reduction.check(value, terms, *arguments, **options)
+        called, arguments, options = reduction.bind(arguments, options)
+        terms = called.terms(*arguments, **options)
+        if not called.is_known:
+            called.check(value, terms, *arguments, **options)
         rows = torch.arange(len(losses), device=losses.device)
         rows = rows if stays is None else rows[stays]
-        return reduction.reduce(terms, rows, weights, *arguments, **options)
+        return called.reduce(terms, rows, weights, *arguments, **options)
 
     return mean_of_examples if reduction.name == "none" else watched

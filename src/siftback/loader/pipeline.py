@@ -18,7 +18,7 @@ from siftback.batches.pool import Pool
 from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
 from siftback.batches.stats import Stats
 from siftback.epochs.sampler import warning_beyond
-from siftback.errors import BatchError
+from siftback.errors import BatchError, ConfigError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
 from siftback.loader.wrapped import is_own_size, resolve_pool
@@ -106,6 +106,12 @@ class Pipeline(ABC):
         self.stats, self.examples = self.record.stats, examples_of(self.wrapped)
         self.is_own_size = is_own_size(self.source.loader, self.pool)
         self.leaves_out_read = bool(self.selection and self.selection.leaves_out)
+        known = getattr(getattr(self.selection, "scorer", None), "examples", self.examples)
+        if self.examples and known != self.examples:
+            raise ConfigError(
+                f"the scorer knows {known} examples by index, and the data set has "
+                f"{self.examples}: give its own, such as losses[subset.indices] of a Subset"
+            )
         self._follow: Callable[[], None] | None = None  # the step with the batch in training
         self._warned: set[str] = set()
 
@@ -237,9 +243,7 @@ class Pipeline(ABC):
             except BatchError as error:
                 raise BatchError(f"{source.place} cannot be split into examples: {error}") from None
         if batch.size == 0:
-            raise BatchError(
-                f"{source.place} is empty: leave empty batches out of the wrapped loader"
-            )
+            raise BatchError(f"{source.place} is empty: leave empty batches out of the loader")
         return batch if self.model is None else batch.to_device_of(self.model)
 
     def follow_step(self, selection: BatchSelection, batch: Batch) -> None:

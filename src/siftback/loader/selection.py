@@ -214,9 +214,8 @@ class BatchSelection:
             count -= len(others)
             if count > len(rows):
                 raise LossError(
-                    f"only {len(rows)} losses of {source.place} are finite, and {count} must be "
-                    "kept: lower the learning rate, give exact=False, or leave "
-                    'on_nonfinite="drop" out'
+                    f"only {len(rows)} losses of {source.place} are finite, of {count} to be kept: "
+                    'lower the learning rate, give exact=False, or leave on_nonfinite="drop" out'
                 )
         positions, weights = rows[:0], scores[:0]
         if len(rows) and count != 0:

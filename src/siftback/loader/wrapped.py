@@ -52,8 +52,7 @@ def resolve_draw(
         if length not in (None, sampler.examples):
             raise ConfigError(
                 f"the SelectiveSampler orders {sampler.examples} examples, and the data set of the "
-                f"{type(loader).__name__} has {length}: make it of that data set, "
-                "SelectiveSampler(loader.dataset)"
+                f"{type(loader).__name__} has {length}: give SelectiveSampler(loader.dataset)"
             )
         if sampler.draw:
             rule = sampler.draw.rule
@@ -73,8 +72,7 @@ def resolve_draw(
     if rule.shards and not is_trackable(loader):
         raise ConfigError(
             f"a {type(loader).__name__} does not let {type(rule).__name__} say which process reads "
-            "what, and shards= gives each examples of its own: give a DataLoader over a map-style "
-            "data set"
+            "what, and shards= gives each its own: give a DataLoader over a map-style data set"
         )
     rank, world = ranks_of(loader)
     return EpochDraw(
@@ -140,7 +138,7 @@ def no_indices(name: str, source: Source) -> str:
     kind = type(loader).__name__
     dataset = getattr(loader, "dataset", None)
     if source.order_is_lost:
-        why = f"the collate function gives examples in another order: {CARRY}"
+        why = f"the {source.order_is_lost} gives examples in another order: {CARRY}"
     elif is_web_loader(loader) or type(dataset).__module__.startswith("webdataset."):
         why = (
             "WebDataset reads samples as they lie in its shards: keep their numbers in the "
@@ -225,9 +223,7 @@ def read_of(loader: Any, examples: int) -> int:
     """Returns the examples that a loader reads, without a last short batch that it drops."""
     owner = size_owner(loader)
     size = getattr(owner, "batch_size", None)
-    if size and getattr(owner, "drop_last", False):
-        return int(examples // size * size)
-    return examples
+    return int(examples // size * size) if size and getattr(owner, "drop_last", False) else examples
 
 
 def sizes_of(loader: Any) -> tuple[int, int, int]:
@@ -247,7 +243,6 @@ def sizes_of(loader: Any) -> tuple[int, int, int]:
             examples = read_of(loader, examples)
             return -(-examples // batches.batch_size), batches.batch_size, examples
     raise TypeError(
-        f"how many examples each batch of a {type(loader).__name__} has is not known before "
-        "it is read: follow loader.progress in place of a number of steps, or wrap a "
-        "DataLoader of a map-style data set"
+        f"how many examples each batch of a {type(loader).__name__} has is not known before it is "
+        "read: follow loader.progress in place of steps, or wrap a DataLoader of map-style data"
     )

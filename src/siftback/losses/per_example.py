@@ -22,6 +22,8 @@ Losses = Callable[[nn.Module, Any], Tensor]
 
 
 _NAMES = ("mean", "sum", "batchmean", "none")
+_OPTIONS = ("weight", "ignore_index", "size_average", "reduce", "reduction")
+"""Options of PyTorch's functions that say which losses count in a mean, and how much."""
 _INSTEAD = "give a function that returns one loss per example, of which the mean is taken"
 
 
@@ -220,7 +222,29 @@ class Reduction:
 
     def per_example(self, *arguments: Any, **options: Any) -> Tensor:
         """Returns float[N], the losses per example."""
-        return self.losses(self.terms(*arguments, **options), *arguments, **options)
+        reduction = self
+        if options or len(arguments) > 2:
+            reduction, arguments, options = self.bind(arguments, options)
+        return reduction.losses(reduction.terms(*arguments, **options), *arguments, **options)
+
+    def bind(self, arguments: Any, options: Any) -> tuple["Reduction", Any, Any]:
+        """Returns the reduction of a call that passes options of its own, such as a class weight.
+
+        Args:
+            arguments: Those of the call.
+            options: Those of the call.
+
+        Returns:
+            The reduction of the function with these options, and what else the call passes.
+        """
+        if not self.takes_name or isinstance(self._inner, nn.Module):  # which has its options
+            return self, arguments, options
+        positions = [self._names.index(name) for name in _OPTIONS if name in self._names]
+        first = min([len(arguments), *positions])
+        options = dict(zip(self._names[first:], arguments[first:], strict=False)) | options
+        passed = {name: options.pop(name) for name in _OPTIONS if name in options}
+        bound = Reduction(functools.partial(self.loss_fn, **passed)) if passed else self
+        return bound, arguments[:first], options
 
     def divisor(self, rows: Tensor, *arguments: Any, **options: Any) -> Tensor | int:
         """Returns the divisor of the sum of the terms of int64[k] rows."""
@@ -278,8 +302,8 @@ class Reduction:
         if not torch.allclose(value.to(reduced), reduced, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise LossError(
                 f"{self} gives {float(value.mean()):g}, and the {self.name} of its losses with "
-                f'reduction="none" is {float(reduced):g}: it reduces them in a way that is not '
-                f"known; {_INSTEAD}"
+                f'reduction="none" is {float(reduced):g}: it reduces them in an unknown way; '
+                f"{_INSTEAD}"
             )
 
     def _argument(self, name: str, arguments: Any, options: Any) -> Any:

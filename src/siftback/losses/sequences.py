@@ -391,7 +391,6 @@ def find_logits(outputs: Any) -> Tensor:
     if not isinstance(logits, Tensor):
         raise LossError(
             f"a {type(outputs).__name__} has no logits to compute losses from: give a model that "
-            "returns them, with return_dict=True, or losses=fn(model, batch), which returns one "
-            "loss per example"
+            "returns them, with return_dict=True, or losses=fn(model, batch)"
         )
     return logits

@@ -149,9 +149,7 @@ def check_arguments(
     if not listed or not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
         raise ConfigError(f"keep={format_value(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
     if not isinstance(scorers, Mapping):
-        raise ConfigError(
-            f"scorers={format_value(scorers)}: give them by name, such as {{'ema': Ema()}}"
-        )
+        raise ConfigError(f"scorers={format_value(scorers)}: give them by name, {{'ema': Ema()}}")
     for name, scorer in scorers.items():
         if not isinstance(scorer, Scorer):
             raise ConfigError(

@@ -226,8 +226,7 @@ def check_logits(logits: Tensor, labels: Tensor, count: int) -> None:
         raise BatchError("the logits have one class: give a column for each of at least two")
     if not is_dense(labels) or labels.shape != (count,) or labels.dtype != torch.int64:
         raise BatchError(
-            f"the labels are {describe_tensor(labels)}: give the class of each example, "
-            f"int64[{count}]"
+            f"the labels are {describe_tensor(labels)}: give each example's class, int64[{count}]"
         )
     if count and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise BatchError(

@@ -308,9 +308,7 @@ def mean_scores(
                 "gradients of the models, and train them at a lower learning rate"
             )
     if not scores:
-        raise ConfigError(
-            "the data gave no batch: give a data set, or a non-empty iterable of batches"
-        )
+        raise ConfigError("the data gave no batch: give a data set, or an iterable of batches")
     values = torch.cat(scores)
     order = torch.cat(rows) if rows else torch.arange(len(values))
     examples = len(values) if check.examples is None else check.examples

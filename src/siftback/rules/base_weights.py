@@ -78,17 +78,14 @@ def normalize_weights(weights: Any) -> Tensor:
     """
     values = _as_vector(weights)
     if values is None or values.dtype == torch.bool:
-        raise ConfigError(
-            f"weights={format_value(weights)}: give float[N], the weight of each example"
-        )
+        raise ConfigError(f"weights={format_value(weights)}: give float[N], one for each example")
     values = values.double()
     bad = (~(values.isfinite() & (values > 0))).nonzero()
     if len(bad):
         row = int(bad[0])
         raise ConfigError(
-            f"weights[{row}] is {float(values[row])}: give finite weights above 0. What is never "
-            "to be drawn does not belong into the data set: leave it out with a Subset, or a "
-            "SubsetRandomSampler"
+            f"weights[{row}] is {float(values[row])}: give finite weights above 0. Leave out what "
+            "is never to be drawn with a Subset, or a SubsetRandomSampler"
         )
     low, high = (float(bound) for bound in values.aminmax())
     if low < _NARROWEST * high:

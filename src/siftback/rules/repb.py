@@ -111,6 +111,7 @@ class RePB(EpochRule):
     ) -> None:
         super().__init__(table, columns=2, warmup=warmup, tail=tail)
         self.ratio = check_share("ratio", ratio)
+        self._drawn_last = -1  # pass
 
     def scores(self, epoch: int) -> Tensor:
         """Returns float32[examples], the `relative_losses`; NaN where unknown."""
@@ -118,6 +119,9 @@ class RePB(EpochRule):
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns `repb_weights`, and counts those left out."""
+        if epoch < self._drawn_last:  # another training has begun, whose passes are counted anew
+            self.table.record(torch.arange(self._examples), torch.zeros(self._examples), 1)
+        self._drawn_last = epoch
         relative, left_out = self.values.unbind(1)
         left_out = left_out.nan_to_num()
         weights = repb_weights(relative, left_out, epoch + 1, self.ratio, generator)

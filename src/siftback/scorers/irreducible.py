@@ -59,7 +59,7 @@ class Irreducible(Stateful, Scorer):
                 f"irreducible losses {format_value(losses)}: give one loss per example of the "
                 "data set, float[examples]"
             )
-        self.losses = losses.detach().float().cpu()
+        self.losses, self.examples = losses.detach().float().cpu(), len(losses)
         self.scorer = check_scorer(scorer)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:

@@ -59,13 +59,7 @@ class Reduced(CopyScorer):
     ) -> None:
         self.precision = check_choice("precision", precision, *_TYPES)
         fresh = Fresh(mode, _TYPES[precision], compile=compile)
-        super().__init__(
-            self._copy_of,
-            refresh,
-            fresh,
-            follows_modes=mode == "train",
-            channels_last=channels_last,
-        )
+        super().__init__(self._copy_of, refresh, fresh, channels_last=channels_last)
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""

@@ -25,6 +25,9 @@ class PassScorer(Stateful, Scorer):
         autocast: The dtype to compute in; None follows the active autocast.
         compile: Whether to call ``torch.compile(model)`` instead of the model.
 
+    Attributes:
+        mode: The same.
+
     Raises:
         ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
     """
@@ -32,7 +35,7 @@ class PassScorer(Stateful, Scorer):
     def __init__(
         self, mode: Mode = "eval", autocast: torch.dtype | None = None, *, compile: bool = False
     ) -> None:
-        self._mode: Mode = check_choice("mode", mode, "eval", "train")
+        self.mode: Mode = check_choice("mode", mode, "eval", "train")
         if autocast is not None and not (
             isinstance(autocast, torch.dtype) and autocast.is_floating_point
         ):
@@ -47,7 +50,7 @@ class PassScorer(Stateful, Scorer):
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
         autocast = self._autocast and str(self._autocast)
-        return {"scorer": type(self).__name__, "mode": self._mode, "autocast": autocast}
+        return {"scorer": type(self).__name__, "mode": self.mode, "autocast": autocast}
 
     @contextmanager
     def calling(self, model: nn.Module, batch: Any) -> Iterator[Callable[..., Any]]:
@@ -58,7 +61,7 @@ class PassScorer(Stateful, Scorer):
         """
         device = common_device(model, batch)
         casting = torch.autocast(device.type, self._autocast) if self._autocast else nullcontext()
-        with untouched(model, self._mode, device), casting:
+        with untouched(model, self.mode, device), casting:
             if self._compile and self._compiled[0] is not model:
                 self._compiled = model, torch.compile(model)
             yield self._compiled[1] if self._compile else model

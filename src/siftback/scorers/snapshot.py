@@ -51,7 +51,7 @@ class Snapshot:
             self.model = copy.deepcopy(model, {id(t): tensors[name] for name, t in sources.items()})
         except Exception as error:
             raise ConfigError(
-                f"the {type(model).__name__} cannot be copied ({error}): give a model that "
+                f"the {type(model).__name__} cannot be copied ({error}): give one that "
                 "copy.deepcopy can copy, or a scorer without a copy, such as "
                 "Fresh(autocast=torch.bfloat16)"
             ) from error
@@ -114,8 +114,7 @@ class CopyScorer(Stateful, Scorer):
     Args:
         make: ``make(model)`` copies a model.
         refresh: Training steps between updates of the copy.
-        fresh: Scores with the copy.
-        follows_modes: Whether the copy's modules are put in the modes of the model's.
+        fresh: Scores with the copy, whose modules are in the modes of the model's if it trains.
         channels_last: Whether images are scored in the ``channels_last`` memory format.
 
     Attributes:
@@ -133,11 +132,10 @@ class CopyScorer(Stateful, Scorer):
         refresh: int,
         fresh: Fresh,
         *,
-        follows_modes: bool,
         channels_last: bool,
     ) -> None:
         self._make, self._refresh = make, check_integer("refresh", refresh, 1)
-        self._fresh, self._follows_modes = fresh, follows_modes
+        self._fresh = fresh
         self._channels_last = check_flag("channels_last", channels_last)
         self.copy: Snapshot | None = None
         self._loaded: dict[str, Any] | None = None
@@ -159,7 +157,7 @@ class CopyScorer(Stateful, Scorer):
                 self._loaded = None
             self.refreshes += 1
             self.seconds_refresh += time.perf_counter() - started
-        if self._follows_modes:
+        if self._fresh.mode == "train":
             self.copy.follow_modes(model)
         if self._channels_last:
             batch = tree.map_tensors(by_pixels, batch)

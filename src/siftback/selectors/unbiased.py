@@ -55,9 +55,8 @@ class Unbiased(Stateful):
     ) -> None:
         if not hasattr(selector, "probabilities"):
             raise ConfigError(
-                f"{type(selector).__name__} has no method probabilities(scores), which the "
-                "weights are computed from: give a selector that has one, such as Percentile "
-                "or InBatchRank"
+                f"{type(selector).__name__} has no method probabilities(scores), of which weights "
+                "are computed: give a selector that has one, such as Percentile or InBatchRank"
             )
         needed = ("select", "needs_scores", "keep", "state_dict", "load_state_dict")
         self.selector: Any = check_object("selector", selector, "TopK(keep=0.5)", *needed)
@@ -86,8 +85,8 @@ class Unbiased(Stateful):
             )
         if not hasattr(self.selector, "set_keep"):
             raise ConfigError(
-                f"{type(self.selector).__name__} has no share to change: give a selector with a "
-                "method set_keep(keep)"
+                f"{type(self.selector).__name__} has no share to change: give one with "
+                "set_keep(keep)"
             )
         self.selector.set_keep((keep - self.floor) / (1 - self.floor))
 

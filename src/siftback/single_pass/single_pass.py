@@ -247,10 +247,7 @@ class SinglePass(nn.Module):
         """
         version = state.get("version") if isinstance(state, dict) else None
         if version != _STATE_VERSION:
-            raise StateError(
-                f"a state of version {version!r}: give what a SinglePass of version "
-                f"{_STATE_VERSION} saved"
-            )
+            raise StateError(f"a state of version {version!r}: give one of {_STATE_VERSION}")
         check_digest(self, state)
         stats = {name: integer() for name in ("seen", "considered", "kept", "compilations")}
         seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}

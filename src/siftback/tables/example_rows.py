@@ -58,8 +58,7 @@ class ExampleRows(Stateful):
             return torch.tensor([self._rows[i] for i in indices.tolist()], dtype=torch.int64)
         except KeyError as error:
             raise BatchError(
-                f"no example of index {error.args[0]} came so far: give indices of examples that "
-                "the loader gave"
+                f"no example of index {error.args[0]} came so far: give those that the loader gave"
             ) from None
 
     def state_fields(self) -> dict[str, Check]:

@@ -46,8 +46,7 @@ class FileLock:
             self._close()
             raise ConfigError(
                 f"{path} is in use by another process, whose losses would mix with those of this "
-                "one: wait until it has ended, or give another path; each process of a training "
-                "needs its own"
+                "one: wait until it has ended, or give another path; each process needs its own"
             )
         _locks.add(self)
 

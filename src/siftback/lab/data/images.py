@@ -55,9 +55,7 @@ def read_folders(address: Address) -> EncodedSet:
     splits: Splits = {}
     for split, folder in folders.items():
         if unknown := sorted({*list_classes(folder)} - {*classes}):
-            raise ConfigError(
-                f"{folder / unknown[0]} is not one of the classes to train on: remove it"
-            )
+            raise ConfigError(f"{folder / unknown[0]} is no class to train on: remove it")
         files = [
             sorted(file for file in (folder / name).glob("*") if file.suffix.lower() in SUFFIXES)
             for name in classes
@@ -215,9 +213,7 @@ def open_image(cell: Any, number: int, title: str) -> Image.Image:
         raise unreadable(cell, number, title, error) from error
     if image.mode.startswith(DEEP):  # conversion to bytes would clip most values to 255
         image.close()
-        raise unreadable(
-            cell, number, title, f"mode {image.mode} has more than 8 bits in a channel"
-        )
+        raise unreadable(cell, number, title, f"mode {image.mode} has more than 8 bits a channel")
     return image
 
 

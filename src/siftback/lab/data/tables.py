@@ -167,9 +167,7 @@ def open_published(name: str, published: Published) -> EncodedSet:
             with naming_damage(sources[0]):  # a later file may have other columns
                 tables[split] = pa.concat_tables(map(read_file, sources))
             if not len(tables[split]):
-                raise ConfigError(
-                    f"{sources[0]} has no rows: put a file with examples in its place"
-                )
+                raise ConfigError(f"{sources[0]} has no rows: put one with examples in its place")
         splits = read_examples(tables, inputs, published.label, (), is_text, str(first))
         if is_text:  # reviews of IMDB have breaks of lines
             for split, (texts, labels) in splits.items():
@@ -276,9 +274,7 @@ def open_address(address: Address) -> EncodedSet:
     if is_text:
         inputs = choose_column(features, address, "text", texts)
         if inputs not in strings:
-            raise ConfigError(
-                f"{address}: column {inputs!r} holds no texts: give text= one that does"
-            )
+            raise ConfigError(f"{address}: column {inputs!r} holds no texts: give one that does")
         if options_of_images := sorted({*IMAGE_OPTIONS, "image"} & {*options}):
             raise ConfigError(
                 f"{address}: {options_of_images[0]}= is of images, and these are texts"

@@ -179,9 +179,7 @@ def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> Budg
     seeds = sorted(set(ends).intersection(*(curve[budget] for budget in budgets)))
     for ends_by_seed in (ends, *curve.values()):
         if wrong := [seed for seed in seeds if not math.isfinite(ends_by_seed[seed])]:
-            raise ConfigError(
-                f"the end of seed {wrong[0]} is {ends_by_seed[wrong[0]]}: leave it out"
-            )
+            raise ConfigError(f"the end of seed {wrong[0]} is {ends_by_seed[wrong[0]]}: drop it")
 
     # A row for each seed: the curve's ends, then the method's.
     table = np.array([[*(curve[at][seed] for at in budgets), ends[seed]] for seed in seeds])

@@ -217,9 +217,7 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
     joined = []
     for group in _with_curve(comparisons):
         group = [item for item in group if item.runs and argument(item, "budget") is not None]
-        runs = pd.concat(
-            [read_runs(item).assign(budget=argument(item, "budget")) for item in group]
-        )
+        runs = pd.concat([read_runs(row).assign(budget=argument(row, "budget")) for row in group])
         runs = runs[runs.strategy != MATCHED].drop_duplicates(["label", "budget", "seed"])
         ends = {
             label: {

@@ -60,6 +60,4 @@ def column_of(table: pa.Table, name: str) -> Tensor:
     try:
         return torch.tensor(table[name].to_numpy())
     except TypeError:
-        raise ConfigError(
-            f"column {name} holds {table[name].type}: give a file of numbers"
-        ) from None
+        raise ConfigError(f"column {name} holds {table[name].type}: give numbers") from None

@@ -146,8 +146,8 @@ class LossRecord:
         reweights, draw = self._selection_reweights, self._draw
         if draw:
             epoch, reweights = draw.current.number, reweights or draw.reweights
-        needs_weights = reweights and not self.attach
         weights = batch.weights if reweights else None  # those of a pool may be known to be 1
+        needs_weights = isinstance(weights, Tensor) and not self.attach
         without_data = Batch((), batch.size, batch.device, batch.indices, weights)
         self._queue.append(PendingBatch(without_data, epoch, needs_weights, missing=batch.size))
         self._epoch, self._reweights = epoch, self._reweights or reweights

@@ -392,6 +392,7 @@ class StepSchedule:
         self._schedule = check_schedule(schedule, by_losses=selector.needs_scores)
         self._schedule.check_selector(selector)
         self._schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs
+        self._schedule.warn_if_never_on(epochs)
         if steps_per_epoch is None:
             if not self._schedule.is_always_on:
                 raise ConfigError(

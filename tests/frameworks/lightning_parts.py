@@ -96,6 +96,11 @@ class Sorted(Net):
         return F.cross_entropy(self(batch[0][order]), batch[1][order])
 
 
+class Reversed(Net):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0].flip(0)), batch[1].flip(0))
+
+
 class Summed(Net):
     def training_step(self, batch, batch_idx):
         return F.cross_entropy(self(batch[0]), batch[1], reduction="sum")

@@ -10,7 +10,8 @@ import torch
 import trainings
 from trainings import COUNT, EPOCHS, IN_STEP, RATE, STEPS, Training
 
-from siftback import RS2, Epochs, InfoBatch, Kakurenbo, Memory, Stale
+from siftback import RS2, Epochs, InfoBatch, Kakurenbo, Memory, Schedule, Stale
+from siftback.errors import BatchError, ConfigError
 from toys import assert_same
 
 pytestmark = [
@@ -169,6 +170,24 @@ def test_weights_are_those_of_the_plain_loop(framework, selection, accumulated):
     assert ours.batches == plain.batches
     assert ours.rates == plain.rates
     assert_same(ours.weights, plain.weights)
+
+
+@pytest.mark.parametrize("framework", STEPPING)
+def test_batches_of_which_each_row_is_kept_are_refused_at_the_first_one(framework, monkeypatch):
+    pytest.importorskip(PACKAGES[framework])
+    monkeypatch.setattr(f"{framework.lower().replace(' ', '')}_training.BATCH", 2)
+    with pytest.raises((BatchError, ConfigError), match=r"all of which keep=0\.5 keeps"):
+        run(framework, IN_STEP)
+
+
+@pytest.mark.parametrize("framework", ["Lightning", "Hugging Face"])
+def test_a_training_that_is_over_before_selection_begins_warns(framework, monkeypatch):
+    pytest.importorskip(PACKAGES[framework])
+    schedule = Schedule(warmup=Epochs(EPOCHS))
+    monkeypatch.setattr(f"{framework.lower().replace(' ', '')}_training.AT_ONCE", schedule)
+    with pytest.warns(UserWarning, match="never selects in a training of 3 epochs"):
+        ours = run(framework, IN_STEP)
+    assert sum(map(len, ours.batches)) == EPOCHS * COUNT
 
 
 RESUMED = [

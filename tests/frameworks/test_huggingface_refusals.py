@@ -1,5 +1,6 @@
 """Selection in Hugging Face's Trainer refuses by name, before it trains."""
 
+import copy
 import warnings
 
 import pytest
@@ -10,18 +11,22 @@ pytest.importorskip("transformers")
 from accelerate import ParallelismConfig
 from hugging_face_models import (
     BASIC,
+    NO_DROPOUT,
     TINY,
     Watching,
+    classifier,
     language_model,
+    same,
     selection,
     sentences,
     trainer,
     vocabulary,
+    weights_of,
 )
 
 import transformers
-from siftback import Epochs, Memory, Stale, TopK
-from siftback.errors import ConfigError, StateError
+from siftback import Epochs, InfoBatch, Memory, NoiseGuard, Schedule, Stale, TopK
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 
 REFUSED = {
@@ -39,6 +44,11 @@ REFUSED = {
     "small batches": ({"method": "two_pass"}, {"per_device_train_batch_size": 1}, "batches of 1"),
     "batch sizes": ({"method": "two_pass"}, {"auto_find_batch_size": True}, "auto_find_batch"),
     "split": ({"memory": Memory()}, {"accelerator_config": {"split_batches": True}}, "split_bat"),
+    "order of workers": (
+        {"memory": Memory()},
+        {"dataloader_in_order": False, "dataloader_num_workers": 2},
+        "dataloader_in_order=False",
+    ),
     "smoothing": ({"method": "single_pass"}, {"label_smoothing_factor": 0.1}, "label_smoothing"),
 }
 
@@ -61,6 +71,113 @@ def test_a_collator_that_sorts_is_refused_with_a_rule(tmp_path, workers):
     )
     with pytest.raises(ConfigError, match="data_collator changes the order of examples"):
         chosen.train()
+
+
+class OwnLoader(Watching, SelectiveTrainerMixin, transformers.Trainer):
+    def get_train_dataloader(self):
+        loader = torch.utils.data.DataLoader(
+            self.train_dataset, self.args.train_batch_size, collate_fn=self.data_collator
+        )
+        return self.accelerator.prepare(loader)
+
+
+class OwnSampler(Watching, SelectiveTrainerMixin, transformers.Trainer):
+    def _get_train_sampler(self, *args):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+@pytest.mark.parametrize("of", [OwnLoader, OwnSampler])
+def test_a_loader_of_one_s_own_is_selected_from_within_the_step_alone(of, tmp_path):
+    with pytest.raises(ConfigError, match="training loader or sampler of its own"):
+        trainer(tmp_path, "classifier", of=of, selection=selection("memory")).train()
+    primed = {"method": "two_pass", "schedule": Schedule(warmup=Epochs(1))}
+    ours = trainer(tmp_path, "classifier", of=of, selection=primed)
+    ours.train()
+    assert [len(rows) for rows in ours.batches] == [8] * 6 + [4] * 6
+    assert [rows[0] for rows in ours.batches[:6]] == list(range(0, 48, 8))
+
+
+class OwnStep(transformers.Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        names = ("input_ids", "attention_mask", "labels")
+        loss = model(**{name: inputs[name] for name in names}).loss
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class Below(SelectiveTrainerMixin, OwnStep):
+    pass
+
+
+class Above(OwnStep, SelectiveTrainerMixin):
+    pass
+
+
+@pytest.mark.parametrize("of", [Below, Above])
+@pytest.mark.parametrize("method", ["two_pass", "memory"])
+def test_a_step_whose_losses_are_never_seen_is_refused_at_the_next(method, of, tmp_path):
+    ours = trainer(tmp_path, "classifier", of=of, selection=selection(method))
+    with pytest.raises(ConfigError, match=f"{of.__name__} did not call its compute_loss"):
+        ours.train()
+    assert ours.state.global_step == 1
+
+
+class Asking(transformers.TrainerCallback):
+    """Asks for another training loader within a training."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        assert len(self.trainer.get_train_dataloader()) == 6
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"memory": Memory(keep=0.5, warmup=Epochs(1))},
+        {"memory": InfoBatch(0.7, 1.0)},
+        {"method": "two_pass", "schedule": Schedule(warmup=Epochs(1))},
+    ],
+    ids=lambda given: str(next(iter(given.values()))),
+)
+def test_another_loader_that_a_callback_asks_for_changes_nothing(given, tmp_path):
+    settings = {"num_train_epochs": 3, "train_sampling_strategy": "sequential"}
+    trainers = []
+    for _ in range(2):
+        model = classifier(**NO_DROPOUT)
+        chosen = copy.deepcopy(given)
+        trainers.append(trainer(tmp_path, "classifier", model=model, selection=chosen, **settings))
+    asking = Asking()
+    asking.trainer = trainers[1]
+    trainers[1].add_callback(asking)
+    for ours in trainers:
+        ours.train()
+        ours.stats.seconds_selection = 0.0
+    assert trainers[0].batches == trainers[1].batches
+    assert trainers[0].stats == trainers[1].stats
+    assert same(*map(weights_of, trainers))
+
+
+def test_batches_of_one_row_for_all_examples_are_refused(tmp_path):
+    ours = trainer(tmp_path, "language model")
+    ours.data_collator = transformers.DataCollatorWithFlattening()
+    with pytest.raises(BatchError, match=r"has 1 rows, all of which keep=0\.5 keeps"):
+        ours.train()
+
+
+def test_a_guard_takes_losses_that_are_minus_log_probabilities_alone(tmp_path):
+    def weighed(outputs, batch):
+        weights = torch.tensor([1.0, 2.0, 5.0])
+        each = torch.nn.functional.cross_entropy
+        return each(outputs.logits, batch["labels"], weights, reduction="none")
+
+    for losses in ({}, {"losses": weighed}):
+        given = {"memory": Memory(keep=0.5, guard=NoiseGuard(3)), **losses}
+        ours = trainer(tmp_path, "classifier", selection=given)
+        if losses:
+            with pytest.raises(ConfigError, match="the losses are cross-entropy with weights"):
+                ours.train()
+        else:
+            ours.train()
+        assert ours.state.global_step == (0 if losses else 12)
 
 
 def parallel(trainer):

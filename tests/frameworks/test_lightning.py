@@ -13,6 +13,7 @@ from lightning_parts import (
     NoLoss,
     OfOutputs,
     OfTokens,
+    Reversed,
     Sorted,
     Summed,
     TwoLosses,
@@ -40,7 +41,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
-from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader
+from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader, Share
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.frameworks.lightning import SelectiveCallback
 from siftback.losses.per_example import per_example
@@ -252,6 +253,18 @@ class InPlace(Net):
         return F.cross_entropy(self(batch[0].mul_(2)), batch[1])
 
 
+class MovingAverage(Net):
+    """Changes the weights of a part without gradients, and leaves no trace of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.average = nn.Linear(6, 3).requires_grad_(False)
+
+    def training_step(self, batch, batch_idx):
+        self.average.weight.data.mul_(0.9).add_(self.net.weight.data, alpha=0.1)
+        return super().training_step(batch, batch_idx)
+
+
 class CatchesAll(Net):
     def training_step(self, batch, batch_idx):
         try:
@@ -266,7 +279,9 @@ REFUSED = [
     (OfOutputs, ConfigError, "training_step trains on .*cross_entropy in it .*losses=fn"),
     (OfTokens, LossError, r"losses of shape \[16\], and the batch 8 examples.*losses=fn"),
     (Sorted, ConfigError, "gives cross_entropy its examples in another order.*losses=fn"),
-    (InPlace, ConfigError, "changes its batch in place before its loss.*losses=fn"),
+    (Reversed, ConfigError, "gives cross_entropy its examples in another order.*losses=fn"),
+    (InPlace, ConfigError, "changes its batch, or weights without gradients.*losses=fn"),
+    (MovingAverage, ConfigError, "changes its batch, or weights without gradients"),
     (CatchesAll, ConfigError, "catches every exception"),
 ]
 
@@ -279,6 +294,33 @@ def test_a_step_whose_losses_are_not_known_is_refused_before_it_trains(kind, err
         fit_selecting(half(), module)
     assert torch.equal(weights_of(module), before)
     assert "training_step" not in vars(module)
+
+
+class Keeping(Net):
+    """Keeps counts in containers of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts, self.rows = {"steps": 0}, []
+
+    def training_step(self, batch, batch_idx):
+        self.counts["steps"] += 1
+        self.rows.append(len(batch[0]))
+        return super().training_step(batch, batch_idx)
+
+
+def test_what_a_step_notes_in_containers_before_its_loss_is_noted_once():
+    module = Keeping()
+    fit_selecting(half(), module)
+    assert module.counts == {"steps": EPOCHS * STEPS}
+    assert module.rows == [BATCH // 2] * EPOCHS * STEPS
+
+
+@pytest.mark.parametrize("options", [{"max_steps": 9}, {"max_steps": 9, "max_epochs": -1}], ids=str)
+def test_steps_by_hand_say_no_share_of_a_training(options):
+    callback = SelectiveCallback(keep=1 / 2, schedule=Schedule(warmup=Share(0.5)))
+    with pytest.raises(ConfigError, match="counts in shares of the training"):
+        fit_selecting(callback, Manual(), **options)
 
 
 def test_losses_of_the_user_s_own_are_taken_in_place_of_the_step_s():

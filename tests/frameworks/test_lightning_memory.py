@@ -6,7 +6,11 @@ pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import (
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    TQDMProgressBar,
+)
 from lightning_parts import (
     EXPECTED_WARNINGS,
     STEPS,
@@ -16,6 +20,7 @@ from lightning_parts import (
     NoLoss,
     OfOutputs,
     OfTokens,
+    Reversed,
     Sorted,
     Summed,
     TwoLosses,
@@ -42,6 +47,7 @@ from torch.utils.data import DataLoader
 from siftback import (
     EpochRule,
     Memory,
+    NoiseGuard,
     SelectiveLoader,
 )
 from siftback.errors import ConfigError, LossError, StateError
@@ -150,10 +156,87 @@ def test_weights_of_a_rule_are_applied_to_the_mean():
             fit_remembering(kind(), memory=Half(), max_epochs=1)
 
 
-@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, OfOutputs, OfTokens, Sorted])
+@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, OfOutputs, OfTokens, Sorted, Reversed])
 def test_a_step_whose_losses_cannot_be_recorded_is_refused(kind):
     with pytest.raises((ConfigError, LossError), match=r"record|datamodule\.loss"):
         fit_remembering(kind())
+
+
+def by_first_feature(batch):
+    order = batch[0][:, 1].argsort()
+    return [rows[order] for rows in batch]
+
+
+class BeforeTransfer(Net):
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return by_first_feature(batch)
+
+
+class AfterTransfer(Net):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return by_first_feature(batch)
+
+
+class BatchStart(Net):
+    def on_train_batch_start(self, batch, batch_idx):
+        for rows, ordered in zip(batch, by_first_feature(batch), strict=True):
+            rows[:] = ordered
+
+
+class Scaled(Net):
+    """Keeps the order of rows, whose inputs are others."""
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return [batch[0] * torch.tensor([1, 2, 2, 2, 2, 2]), batch[1]]
+
+
+@pytest.mark.filterwarnings("ignore:You have overridden .*_batch_transfer:UserWarning")
+@pytest.mark.parametrize("kind", [BeforeTransfer, AfterTransfer, BatchStart])
+def test_a_hook_that_sorts_the_rows_of_a_batch_is_refused_at_the_first(kind):
+    module = kind()
+    with pytest.raises(ConfigError, match="on_after_batch_transfer changes the order of examples"):
+        fit_remembering(module)
+    assert not module.steps
+
+
+@pytest.mark.filterwarnings("ignore:You have overridden .*_batch_transfer:UserWarning")
+def test_a_hook_that_changes_what_rows_hold_is_not():
+    module = Scaled()
+    fit_remembering(module)
+    assert module.per_epoch() == [STEPS] * EPOCHS
+
+
+class Smoothed(Net):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1], label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("kind", [ClassWeights, Smoothed, Net])
+def test_a_guard_takes_losses_that_are_minus_log_probabilities_alone(kind):
+    guarded = Memory(keep=0.5, guard=NoiseGuard(3))
+    if kind is Net:
+        fit_remembering(kind(), memory=guarded)
+        return
+    with pytest.raises(ConfigError, match="is not minus the log probability of the label"):
+        fit_remembering(kind(), memory=guarded)
+
+
+class Counting(Net):
+    """Counts its steps in a weight, as a moving average of weights changes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        self.count.data += 1
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_step_that_changes_weights_is_not_run_again_to_check_its_losses():
+    module = Counting()
+    fit_remembering(module)
+    assert module.count == EPOCHS * STEPS
 
 
 def test_memory_under_manual_optimization_is_that_under_automatic():
@@ -186,6 +269,13 @@ def test_what_a_memory_excludes_is_refused_as_fit_starts(case):
             module, datamodule=SelectiveDataModule(loader, memory, val_dataloaders=validation())
         )
     assert module.steps == []
+
+
+def test_steps_of_several_numbers_of_batches_say_no_share_of_a_training():
+    trainer = trainer_of(GradientAccumulationScheduler({0: 2, 1: 4}), max_steps=9)
+    selective = SelectiveDataModule(plain(), Memory(), val_dataloaders=validation())
+    with pytest.raises(ConfigError, match="counts in shares of the training"):
+        trainer.fit(Net(), datamodule=selective)
 
 
 def test_a_memory_gives_loaders_to_a_training_alone():

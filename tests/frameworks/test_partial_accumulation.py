@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Memory, Schedule, Share
-from siftback.frameworks.step_selection import epochs_of_steps, steps_of_epoch
+from siftback.frameworks.step_selection import epochs_of_steps
 
 FIRST_HALF = Schedule(warmup=Epochs(0), end=Share(0.5))
 EXAMPLES, BATCH, ACCUMULATION = (
@@ -25,7 +25,7 @@ def test_epochs_of_steps_are_those_of_a_loop_that_counts(batches, accumulation):
         if of_epoch % accumulation == 0 or of_epoch == batches:
             steps += 1
             expected[steps] = batch / batches
-    assert steps == 3 * steps_of_epoch(batches, accumulation)
+    assert epochs_of_steps(steps, batches, accumulation) == 3
     for count, epochs in expected.items():
         # A smaller last step ends the epoch, and a training that it ends, there.
         assert epochs_of_steps(count, batches, accumulation) == pytest.approx(epochs)

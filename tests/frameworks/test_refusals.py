@@ -99,6 +99,17 @@ def prepared_twice():
     prepared(accelerator, accelerator.prepare(plain()))
 
 
+class SortsRows(Net):
+    def on_train_batch_start(self, batch, batch_idx):
+        order = batch[0][:, 1].argsort()
+        for rows in batch:
+            rows[:] = rows[order]
+
+
+def sort_rows():
+    trainer_of().fit(SortsRows(), datamodule=remembering())
+
+
 def dispatched():
     configuration = DataLoaderConfiguration(dispatch_batches=True)
     prepared(Accelerator(cpu=True, dataloader_config=configuration))
@@ -143,6 +154,7 @@ PROVOKED = {
     "a step with two": lambda: select(TwoLosses()),
     "a rule with scoring": lambda: remember(memory=Stale(0.5, every=2)),
     "`reload_dataloaders": lambda: remember(reload_dataloaders_every_n_epochs=1),
+    "a hook that": sort_rows,
     "several train": two_loaders,
     "a `SelectiveLoader` with": remember_shorter,
     "another trainer": remember_twice,

@@ -69,13 +69,16 @@ class TestedCollate:
         if self.tested or len(examples) < 2:  # of one, every order is the same
             return self.function(examples)
         self.tested = True
-        reverse = self._of_reversed(examples)
+        expected = reversed_rows(self._of_reversed(examples), len(examples))
         batch = self.function(examples)
-        if reverse is not None and _reorders(batch, reverse, len(examples)):
+        if are_reordered(row_keys(batch, len(examples)), expected):
             return Reordered(batch)
         if self._read:  # of a few others, as which these are is not known in a worker process
             with suppress(Exception), undisturbed(self._read):
-                if _reorders(self._read([0, 1, 2, 3, 4]), self._read([4, 3, 2, 1, 0]), 5):
+                others = self._read([4, 3, 2, 1, 0])
+                if are_reordered(
+                    row_keys(self._read([0, 1, 2, 3, 4]), 5), reversed_rows(others, 5)
+                ):
                     return Reordered(batch, "data set's __getitems__")
         return batch
 
@@ -95,42 +98,54 @@ def with_test(collate: Collate, read: Any = None) -> Collate:
     return collate if is_known else TestedCollate(collate, read)
 
 
-def _reorders(batch: Any, reverse: Any, size: int) -> bool:
-    """Whether rows are certainly not in the order of the examples.
+def are_reordered(rows: dict[str, list[bytes]], expected: dict[str, list[bytes]]) -> bool:
+    """Returns whether rows are certainly not in the order that was expected.
 
-    True where rows of some part are the same in both batches, not in reverse, and in reverse in
+    True where those of some column are the same, in another order, and in the expected one in
     none: rows that are random, or the same for all examples, say nothing.
 
     Args:
-        batch: A batch.
-        reverse: That of the same examples in reverse.
-        size: The number of examples.
+        rows: Of a batch, see `row_keys`.
+        expected: Likewise, as they were expected.
+
+    >>> rows = row_keys(torch.tensor([3, 1, 2]))
+    >>> are_reordered(row_keys(torch.tensor([1, 2, 3])), rows), are_reordered(rows, rows)
+    (True, False)
     """
-    rows, others = _rows(batch, size), _rows(reverse, size)
-    if rows.keys() != others.keys():
+    told = {path: keys for path, keys in expected.items() if path in rows and keys != keys[::-1]}
+    if any(rows[path] == keys for path, keys in told.items()):
         return False
-    told = {path: keys for path, keys in rows.items() if keys != keys[::-1]}
-    if any(others[path] == keys[::-1] for path, keys in told.items()):
-        return False
-    return any(sorted(others[path]) == sorted(keys) for path, keys in told.items())
+    return any(sorted(rows[path]) == sorted(keys) for path, keys in told.items())
 
 
-def _rows(batch: Any, size: int, path: str = "") -> dict[str, list[bytes]]:
-    """Returns a key of each row, of each column of a batch by path; nothing if unknown."""
-    rows = {}
+def row_keys(batch: Any, size: int | None = None, path: str = "") -> dict[str, list[bytes]]:
+    """Returns a key of each row, of each column of a batch by path; nothing where unknown.
+
+    Args:
+        batch: A batch.
+        size: The number of its examples, where it is known from elsewhere.
+        path: Where it is within another batch.
+    """
     if isinstance(batch, PackedSequence):
         return {path: [_key(row) for row in unpack_sequence(batch)]}
+    rows = {}
     with suppress(BatchError):
-        for step, leaf in columns(batch, read_structure(batch, size).lists):
-            if len(leaf) == size:
-                rows[path + step] = [_key(row) for row in leaf]
+        structure = read_structure(batch, size)
+        for step, column in columns(batch, structure.lists):
+            if len(column) == structure.size:
+                rows[path + step] = [_key(row) for row in column]
     # Else one by one, as what has no rows, such as a number for all, says nothing of the others.
-    leaves_of: Any = vars(batch) if not path and _has_attributes(batch) else batch
-    leaves_of = dict(enumerate(leaves_of)) if isinstance(leaves_of, list | tuple) else leaves_of
-    if not rows and isinstance(leaves_of, Mapping):
-        for step, leaf in leaves_of.items():
-            rows |= _rows(leaf, size, f"{path}[{step!r}]")
+    parts: Any = vars(batch) if not path and _has_attributes(batch) else batch
+    parts = dict(enumerate(parts)) if isinstance(parts, list | tuple) else parts
+    if size and not rows and isinstance(parts, Mapping):
+        for step, part in parts.items():
+            rows |= row_keys(part, size, f"{path}[{step!r}]")
     return rows
+
+
+def reversed_rows(batch: Any, size: int) -> dict[str, list[bytes]]:
+    """Returns the keys of rows in reverse, see `row_keys`."""
+    return {path: keys[::-1] for path, keys in row_keys(batch, size).items()}
 
 
 def _key(value: Any) -> bytes:

@@ -15,6 +15,7 @@ from siftback.processes.exchange import (
     join_records,
     recorded_losses,
 )
+from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.rule import EpochRule, check_prediction_types, check_predictions
 from siftback.state import Check, list_of, tuple_of
 from siftback.tables.example_rows import ExampleRows
@@ -54,6 +55,7 @@ class RuleLosses:
         self._waiting: list[RecordedLosses] = []  # of batches that the rule is given in one call
         self._kind: tuple[int, bool, bool] = 0, True, True  # of those: pass, without predictions
         self._is_giving = False
+        self._guarded_calls = 0
         self._recorded: list[RecordedLosses] = []  # since the last exchange
 
     def claim(self) -> None:
@@ -98,6 +100,18 @@ class RuleLosses:
                 )
         return indices
 
+    def check_guarded(self, losses: Tensor) -> None:
+        """Checks losses by whose graph a `NoiseGuard` would misjudge labels.
+
+        Raises:
+            ConfigError: As for `check_cross_entropy`, in the first call, the second, the fourth and
+                so on, as it reads numbers.
+        """
+        if self.rule.guard and losses.grad_fn is not None:
+            self._guarded_calls += 1
+            if self._guarded_calls.bit_count() == 1:
+                check_cross_entropy(losses)
+
     def update(
         self,
         indices: Tensor,
@@ -118,10 +132,12 @@ class RuleLosses:
 
         Raises:
             ConfigError: If a rule that needs them was not given correct and confidence, or another
-                training used the rule or its table since this epoch began.
+                training used the rule or its table since this epoch began; or as for
+                `check_guarded`.
             LossError: If there is not one prediction for each example, or a confidence is none.
         """
         self._check_turn()
+        self.check_guarded(losses)
         rows = self.rows_of(indices)
         check_prediction_types(correct, confidence, len(indices))
         self.reads.add(partial(self.receive, rows, epoch), losses, correct, confidence)

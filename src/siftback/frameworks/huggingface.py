@@ -1,7 +1,6 @@
 """Selection in the ``Trainer`` of Hugging Face's transformers, and in trainers derived from it."""
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.data import BatchSampler
 
 from siftback.batches import tree
 from siftback.batches.collating import REORDERS, Reordered
@@ -24,6 +24,7 @@ from siftback.frameworks.huggingface_refusals import (
     check_loss,
     check_trainer,
     check_unweighted,
+    count_epochs,
     faster_pass,
     find_trainer_head,
     needs_own_losses,
@@ -46,7 +47,6 @@ from siftback.frameworks.step_selection import (
     epochs_of_steps,
     rank_seed,
     replaced,
-    steps_of_epoch,
 )
 from siftback.frameworks.trained_loss import CheckTimes
 from siftback.losses.sequences import has_loss, head_losses, sequence_losses
@@ -146,6 +146,7 @@ class SelectiveTrainerMixin(Trainer):
 
     stats: Stats | SinglePassStats
     _selection: Any  # in training a StepSelection, a SinglePass or, with a rule, its sampler
+    _order: Any  # with a rule, the sampler of the loader that was made last
     _indices: Tensor | None  # the examples of the batch in training
 
     def __init__(
@@ -179,7 +180,8 @@ class SelectiveTrainerMixin(Trainer):
     def _reset(self) -> None:
         """Resets the selection at the beginning of training."""
         self._times, self.stats = CheckTimes(), Stats()
-        self._indices = self._selection = None
+        self._indices = self._selection = self._order = None
+        self._is_begun = self._is_watched = False
 
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any
@@ -189,7 +191,10 @@ class SelectiveTrainerMixin(Trainer):
             self._method = self._choose_method(resume_from_checkpoint)
         check_trainer(self, SelectiveTrainerMixin, trial)
         self._reset()
-        return super().train(resume_from_checkpoint, trial, *args, **kwargs)
+        # Before what any derived class makes of it, such as a loader of its own.
+        begin = partial(self._begin_selection, self.get_train_dataloader)
+        with replaced(self, "get_train_dataloader", begin):
+            return super().train(resume_from_checkpoint, trial, *args, **kwargs)
 
     @property
     def method(self) -> str:
@@ -203,19 +208,22 @@ class SelectiveTrainerMixin(Trainer):
         if isinstance(checkpoint, str) and (path := self._state_path(checkpoint)).is_file():
             return cast(str, torch.load(path, weights_only=True)["settings"]["method"])
         self._method, keep = "two_pass", cast(Any, self._selector).keep
-        method: Any = None
-        if self.args.process_index == 0:
-            method = faster_pass(self, keep)
-        return cast(str, method if self.args.world_size == 1 else all_gather(method)[0])
+        method = faster_pass(self, keep) if self.args.process_index == 0 else ""
+        return method if self.args.world_size == 1 else cast(str, all_gather(method)[0])
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> Any:
         """The batches of a step, of the rows to train on, and the items in them."""
-        if self._method == "two_pass":
-            epoch_iterator = map(self._take_rows, epoch_iterator)
-        elif self._method == "memory":
-            epoch_iterator = map(self._attach_indices, epoch_iterator)
+        if self._method != "single_pass":
+            if self._is_begun and not self._is_watched:
+                raise ConfigError(
+                    f"training_step of {type(self).__name__} did not call its compute_loss, by "
+                    "which losses are recorded and compared: have it call super().training_step()"
+                )
+            self._is_begun = True
+            select = self._attach_indices if self._rule else self._take_rows
+            epoch_iterator = map(select, epoch_iterator)
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def _take_rows(self, batch: Any) -> Any:
@@ -271,7 +279,8 @@ class SelectiveTrainerMixin(Trainer):
         if has_weights and not is_known:
             count = None  # the loss is a mean, for the Trainer to divide
         step = partial(super().training_step, model, inputs, count, **kwargs)
-        if self._method == "two_pass" and not (checks or has_weights):
+        if not (checks or has_weights or self._rule):
+            self._is_watched = True
             return cast(Tensor, step())
         # An attribute of this object, which stands before what any derived class computes.
         watched = partial(self._compute_watched, self.compute_loss, checks)
@@ -292,6 +301,7 @@ class SelectiveTrainerMixin(Trainer):
         self, compute_loss: Any, checks: bool, model: Any, inputs: Any, num_items_in_batch: Any
     ) -> Any:
         """A training step's loss; records, checks or weighs the losses of its rows."""
+        self._is_watched = True
         has_weights, head = SELECTION_WEIGHT in inputs, find_trainer_head(self)
         of_examples = inputs.pop(EXAMPLE_WEIGHT, 1.0)
         weights = of_examples * inputs.pop(SELECTION_WEIGHT, 1.0)
@@ -316,12 +326,13 @@ class SelectiveTrainerMixin(Trainer):
                 f'method="two_pass" without weights, and {GIVE_LOSSES}'
             )
         (outputs,) = calls
-        with torch.set_grad_enabled(has_weights):
+        # A guard looks at the graph of the losses.
+        with torch.set_grad_enabled(has_weights or bool(self._rule and self._rule.guard)):
             losses = (
                 head_losses(head, outputs, labelled) if head else self._losses(outputs, labelled)
             )
         if self._rule:
-            self._selection.update(self._indices, losses.detach() * of_examples)
+            self._selection.update(self._indices, losses * of_examples)
         if not has_weights:
             return loss
         if not head:
@@ -358,27 +369,22 @@ class SelectiveTrainerMixin(Trainer):
         """The order of examples; with a rule that of its passes, a function of the seed."""
         if not self._rule:
             return super()._get_train_sampler(*args, **kwargs)
-        settings, epochs = self.args, float(self.args.num_train_epochs)
-        if settings.max_steps > 0:
-            accumulation = settings.gradient_accumulation_steps
-            epochs = epochs_of_steps(settings.max_steps, self._batches_of_epoch(), accumulation)
-        self._selection = SelectiveSampler(
+        settings = self.args
+        self._order = SelectiveSampler(
             cast(Any, self.train_dataset),
             self._rule,
             shuffle=settings.train_sampling_strategy != "sequential",
             seed=self._seed,
-            epochs=epochs,
+            epochs=count_epochs(settings, self._batches_of_epoch()),
             rank=settings.process_index,
             world=settings.world_size,
         )
-        return self._selection
+        return self._order
 
     def _batches_of_epoch(self) -> int:
         """Returns how many batches an epoch has in each process, for a rule."""
-        settings, size = self.args, int(self._train_batch_size)
-        examples: int = len(cast(Any, self.train_dataset)) // settings.world_size
-        whole = examples // size
-        return whole if settings.dataloader_drop_last else math.ceil(examples / size)
+        order = range(len(cast(Any, self.train_dataset)) // self.args.world_size)
+        return len(BatchSampler(order, self._train_batch_size, self.args.dataloader_drop_last))
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own; with a rule its batches come with their examples' indices."""
@@ -391,14 +397,27 @@ class SelectiveTrainerMixin(Trainer):
                 stack.enter_context(replaced(self, "_signature_columns", columns))
                 stack.enter_context(replaced(self, "data_collator", collate))
             loader = super().get_train_dataloader()
-        if self._rule:
+        if order := self._order:
             # What accelerate wraps. Its sharding would repeat examples; the order is shared.
-            base = loader.base_dataloader
-            order, size = self._selection, self._train_batch_size
+            base, size = loader.base_dataloader, self._train_batch_size
             batches = order.batches(size, settings.dataloader_drop_last)
             base.__dict__.update(batch_sampler=batches, sampler=order)
             base.__dict__["dataset"] = Indexed(base.dataset)
             base.__dict__["collate_fn"] = testing_order(base).collate_fn
+        return loader
+
+    def _begin_selection(self, get_loader: Callable[[], Any]) -> Any:
+        """Returns the loader that is trained on, after making the selection for it."""
+        # Another loader, which a callback may ask for meanwhile, has no part in the selection.
+        self.__dict__["get_train_dataloader"] = get_loader
+        settings, loader = self.args, get_loader()
+        if self._rule:
+            if not self._order:
+                raise ConfigError(
+                    f"{type(self).__name__} makes a training loader or sampler of its own, and "
+                    'memory= needs that of super(): call it, or give method="two_pass"'
+                )
+            self._selection = self._order
             return loader
         try:
             count: int | None = len(loader)
@@ -407,9 +426,7 @@ class SelectiveTrainerMixin(Trainer):
         counted = count_schedule(
             self._schedule,
             count,
-            epochs=None if settings.max_steps > 0 else float(settings.num_train_epochs),
-            max_steps=settings.max_steps,
-            accumulation=settings.gradient_accumulation_steps,
+            epochs=count_epochs(settings, count),
             advice=f"and the train data set has no length: give {AT_ONCE}",
         )
         seed = rank_seed(self._seed, settings.process_index)
@@ -476,10 +493,9 @@ class SelectiveTrainerMixin(Trainer):
             if self.args.ignore_data_skip:
                 raise ConfigError("memory= resumes within an epoch: leave ignore_data_skip out")
             batches, accumulation = self._batches_of_epoch(), self.args.gradient_accumulation_steps
-            of_epoch = steps_of_epoch(batches, accumulation)
-            epoch, steps = divmod(self.state.global_step, of_epoch)
-            if steps:  # the Trainer skips what it trained on
-                self._selection.resume(epoch)
+            done = epochs_of_steps(self.state.global_step, batches, accumulation)
+            if done % 1:  # the Trainer skips what it trained on
+                self._selection.resume(int(done))
             vars(self.stats).update(state["stats"])
         is_single = self._method == "single_pass"
         load = self._selection.set_extra_state if is_single else self._selection.load_state_dict

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.frameworks.huggingface_weights import weighted_losses, weighted_mean
+from siftback.frameworks.step_selection import epochs_of_steps
 from siftback.frameworks.trained_loss import LossPair, ranks_alike
 from siftback.installation import install_command
 from siftback.losses.sequences import Head, find_head, sequence_losses, summed_losses
@@ -181,9 +182,8 @@ def check_has_rows(trainer: Any, name: str) -> None:
     names = ", ".join(dict.fromkeys(type(loss).__name__ for loss in losses))
     raise ConfigError(
         f"{name} does not work with a {kinds[0].__name__}, whose loss, {names}, is one number of a "
-        "whole batch: train in a loop over a SelectiveLoader with loader.watch(loss), which takes "
-        "losses that can be split into rows, such as CosineSimilarityLoss(model, "
-        'loss_fct=torch.nn.MSELoss(reduction="none")). Those of in-batch negatives cannot'
+        "whole batch: train in a loop over a SelectiveLoader with loader.watch(loss), of a loss "
+        'per row, such as CosineSimilarityLoss(model, loss_fct=torch.nn.MSELoss(reduction="none"))'
     )
 
 
@@ -212,12 +212,22 @@ def faster_pass(trainer: Any, keep: float) -> Literal["two_pass", "single_pass"]
         autocast=PRECISIONS.get(trainer.accelerator.mixed_precision),
         seconds=MEASURED_SECONDS,
     )
-    args = trainer.args
-    if args.max_steps > 0:
-        batches = args.max_steps * args.gradient_accumulation_steps
-    else:
-        batches = math.ceil(args.num_train_epochs * len(loader))
+    batches = math.ceil(len(loader) * (count_epochs(trainer.args, len(loader)) or 0))
     return result.faster_pass(keep, steps=max(1, batches))
+
+
+def count_epochs(args: Any, batches: int | None) -> float | None:
+    """Returns the epochs of a training, as its arguments say; None of steps without an epoch.
+
+    Args:
+        args: Those of a Trainer.
+        batches: Of an epoch; None where they are not known.
+    """
+    if args.max_steps <= 0:
+        return float(args.num_train_epochs)
+    if not batches:
+        return None
+    return epochs_of_steps(args.max_steps, batches, args.gradient_accumulation_steps)
 
 
 def refusals_of_single_pass(trainer: Any) -> dict[str, bool]:
@@ -249,11 +259,13 @@ def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
     indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     indexed = indexed and not isinstance(data, IterableDataset)
     split = bool(config.split_batches or config.dispatch_batches)
+    keeps_order = getattr(args, "dataloader_in_order", True) or not args.dataloader_num_workers
     return {
         f"{order}, an order of its own: leave it out": order not in ("random", "sequential"),
         f'a training loader of {owners}: give method="two_pass"': bool(owners),
         f"a {type(data).__name__} without length or index: give a map-style data set": not indexed,
         "split_batches or dispatch_batches: leave them out": split,
+        "dataloader_in_order=False, by which draws cannot go: leave it out": not keeps_order,
         "torch_compile: leave it out": args.torch_compile,
     }
 
@@ -322,8 +334,7 @@ def check_loss(
     if len(calls) != 1:
         raise ConfigError(
             f"a training step called {type(trainer.model).__name__} {len(calls)} times with "
-            "gradients, so that whether it trains on the losses that rows are chosen by is not "
-            f"known: {advice}"
+            f"gradients, so that the losses that it trains on are not known: {advice}"
         )
     batch_term = getattr(calls[0], "aux_loss", None) is not None  # of a router
     pairs = pair(result, calls, inputs)

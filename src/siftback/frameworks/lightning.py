@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from siftback.batches import tree
+from siftback.batches.collating import REORDERS, are_reordered, row_keys
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
 from siftback.frameworks.step_selection import (
@@ -39,6 +40,7 @@ from siftback.state import check_digest, seal
 try:
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
     from lightning.pytorch import Callback, LightningDataModule
+    from lightning.pytorch.callbacks import GradientAccumulationScheduler
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
     from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError as error:
@@ -153,17 +155,10 @@ class SelectiveCallback(Callback):
                 "SelectiveLoader: give the trainer one of them"
             )
         if self._saved or not self._selection:
-            batches, endless = trainer.num_training_batches, trainer.max_epochs == -1
-            # Steps that a module makes by hand may be of any number of batches.
-            ends_by_steps = endless or pl_module.automatic_optimization
-            counted = count_schedule(
-                self._schedule,
-                None if batches == math.inf else batches,
-                epochs=None if endless else trainer.max_epochs,
-                max_steps=trainer.max_steps if ends_by_steps else -1,
-                accumulation=trainer.accumulate_grad_batches,
-                advice=_GIVE_LENGTH,
-            )
+            count = trainer.num_training_batches
+            batches = None if count == math.inf else count
+            epochs = count_training(trainer, trainer.max_steps, batches)
+            counted = count_schedule(self._schedule, batches, epochs=epochs, advice=_GIVE_LENGTH)
             selector = copy.deepcopy(self._selector)
             seed = rank_seed(self._seed, rank_and_world()[0])
             in_batch = InBatch(selector=selector, seed=seed, **counted)
@@ -284,6 +279,7 @@ class SelectiveDataModule(LightningDataModule):
         self._remembered: Any = None  # the trainer whose losses the memory has
         self._max_steps = -1  # of that trainer, which a search changes
         self._step: TrainingStep | None = None
+        self.rows: dict[str, list[bytes]] = {}  # of an epoch's first batch, as the loader gave it
         self._saved: list[Any] = []  # the states of all processes, until the loader is wanted
         self._replaced = ExitStack()
         self.datamodule = inner  # from here on, other attributes are set on it
@@ -436,19 +432,20 @@ class SelectiveDataModule(LightningDataModule):
         settings: Any = {"memory": self._memory, "schedule": self._schedule, "seed": self._seed}
         if epochs is None and trainer.max_epochs != -1:
             epochs = trainer.max_epochs
-            # Steps that a module makes by hand may be of any number of batches.
-            if self._max_steps > 0 and trainer.lightning_module.automatic_optimization:
+            if self._max_steps > 0:
                 with suppress(TypeError):  # of a loader without a length, which is refused later
                     batches = len(SelectiveLoader(loader, epochs=epochs, **settings))
                     limit = trainer.limit_train_batches
                     batches = min(limit, batches) if type(limit) is int else int(limit * batches)
-                    accumulation = trainer.accumulate_grad_batches
-                    epochs = min(epochs, epochs_of_steps(self._max_steps, batches, accumulation))
+                    epochs = count_training(trainer, self._max_steps, batches)
         return SelectiveLoader(loader, epochs=epochs, **settings)
 
     def _run_and_record(self, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""
         loader = cast(SelectiveLoader, self.loader)
+        if self.rows and are_reordered(row_keys(batch), self.rows):
+            raise ConfigError(f"a hook such as on_after_batch_transfer {REORDERS}")
+        self.rows = {}
         applied, count = loader.weights if loader.reweights else None, len(loader.indices)
         checks = count > 1 and step.times.is_due()
         output, catch = step.catch_losses(
@@ -456,7 +453,10 @@ class SelectiveDataModule(LightningDataModule):
         )
         if not step.is_recorded:
             catch.check_only(applied)
-            loader.record(catch.calls[0].losses)
+            (call,) = catch.calls
+            if loader.memory and loader.memory.guard:
+                call.form.check_cross_entropy()
+            loader.record(call.losses)
         log_selection(step.module, loader.log_entries)
         return output
 
@@ -482,7 +482,10 @@ class TrainLoader:
         # With the first batch, not before: Lightning asks for iterators before it knows the epoch.
         loader = self._module.ready_loader()
         loader.set_epoch(self._module.trainer.current_epoch)
-        yield from loader
+        for number, batch in enumerate(loader):
+            if number == 0:
+                self._module.rows = row_keys(batch)
+            yield batch
 
     def __len__(self) -> int:
         return len(self._module.ready_loader())
@@ -512,6 +515,25 @@ def log_selection(module: Any, entries: Callable[[], dict[str, float]]) -> None:
         values = {key: torch.tensor(value, dtype=torch.double) for key, value in entries().items()}
         module.log("sift/share", values.pop("sift/share"), on_epoch=False, prog_bar=True)
         module.log_dict(values if is_due else {}, on_epoch=False)
+
+
+def count_training(trainer: Any, max_steps: int, batches: int | None) -> float | None:
+    """Returns the epochs of a training; None if it has no end, or any number of them its steps.
+
+    Args:
+        trainer: The trainer.
+        max_steps: Steps that end it too; not above 0 where it has none.
+        batches: Of an epoch; None where they are not known.
+    """
+    epochs = None if trainer.max_epochs == -1 else trainer.max_epochs
+    if max_steps <= 0:
+        return epochs
+    # Steps by hand, and those of a scheduler of accumulation, may be of any number of batches.
+    by_hand = not trainer.lightning_module.automatic_optimization
+    if by_hand or GradientAccumulationScheduler in map(type, trainer.callbacks) or not batches:
+        return None
+    of_steps = epochs_of_steps(max_steps, batches, trainer.accumulate_grad_batches)
+    return min(epochs or of_steps, of_steps)
 
 
 def as_datamodule(loader: Any, val_dataloaders: Any) -> Any:

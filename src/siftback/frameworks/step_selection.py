@@ -12,10 +12,10 @@ from torch import Tensor
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.errors import ConfigError
+from siftback.errors import BatchError, ConfigError
 from siftback.schedule import Schedule
 from siftback.seeding import Stream, generator_of
-from siftback.selectors.in_batch import InBatch
+from siftback.selectors.in_batch import InBatch, count_in_batch
 from siftback.state import Check, Stateful, dict_of, number
 
 AT_ONCE = "schedule=Schedule(warmup=Epochs(0)), which selects at once"
@@ -61,6 +61,11 @@ class StepSelection(Stateful):
         tries, self._tried = not self._tried, True
         if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
             tree.take(batch, torch.zeros(1, dtype=torch.int64))
+            keep = self.in_batch.selector.keep
+            # After a resumption the first batch may be a smaller one, the last of an epoch.
+            if not self.in_batch.steps and keep < 1 and count_in_batch(keep, count) >= count:
+                problem = f"the first batch has {count} rows, all of which keep={keep:g} keeps"
+                raise BatchError(f"{problem}: give larger batches, of a row for each example")
         losses, mask = torch.zeros(count, device=tree.device(batch)), None
         if self._scores and (tries or not skips):
             losses, mask = score(tries)
@@ -122,8 +127,6 @@ def count_schedule(
     batches: int | None,
     *,
     epochs: float | None,
-    max_steps: int,
-    accumulation: int,
     advice: str,
 ) -> dict[str, Any]:
     """Returns a schedule and what it counts, as arguments of `InBatch` and `SinglePass`.
@@ -132,8 +135,6 @@ def count_schedule(
         schedule: The schedule.
         batches: Of an epoch; None where they are not known.
         epochs: Of the whole training; None where they are not known.
-        max_steps: Optimizer steps that end the training too; not above 0 where it has none.
-        accumulation: Batches of a step.
         advice: Why the batches are not known, and what to do, for errors.
 
     Raises:
@@ -141,19 +142,7 @@ def count_schedule(
     """
     if batches is None and not schedule.is_always_on:
         raise ConfigError(f"{schedule!r} needs the number of batches of an epoch, {advice}")
-    if batches and max_steps > 0:
-        of_steps = epochs_of_steps(max_steps, batches, accumulation)
-        epochs = of_steps if epochs is None else min(epochs, of_steps)
     return {"schedule": schedule, "epochs": epochs, "steps_per_epoch": batches}
-
-
-def steps_of_epoch(batches: int, accumulation: int) -> int:
-    """Returns the optimizer steps of an epoch, the last of which may have fewer batches.
-
-    >>> steps_of_epoch(11, accumulation=2)
-    6
-    """
-    return max(-(-batches // accumulation), 1)
 
 
 def epochs_of_steps(steps: int, batches: int, accumulation: int) -> float:
@@ -167,7 +156,7 @@ def epochs_of_steps(steps: int, batches: int, accumulation: int) -> float:
     >>> epochs_of_steps(12, 11, accumulation=2), epochs_of_steps(3, 8, accumulation=2)
     (2.0, 0.75)
     """
-    whole, rest = divmod(steps, steps_of_epoch(batches, accumulation))
+    whole, rest = divmod(steps, max(-(-batches // accumulation), 1))
     return whole + rest * accumulation / max(batches, 1)
 
 

@@ -16,7 +16,7 @@ from siftback.errors import BatchError, ConfigError, LossError
 from siftback.frameworks.step_selection import replaced
 from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
 from siftback.host_reads import HostReads
-from siftback.losses.per_example import ignored_index, per_example, valid_examples
+from siftback.losses.per_example import Reduction, valid_examples
 from siftback.scorers.selection_pass import untouched
 
 signature = functools.cache(inspect.signature)
@@ -52,7 +52,7 @@ class TrainingStep:
     def __init__(self, module: Any, advice: str) -> None:
         self.module, self.own = module, module.training_step
         self._advice, self.times, self.is_recorded = advice, CheckTimes(), False
-        self._keeps_order = False  # as far as was told
+        self._keeps_order, self._scorings = False, 0  # as far as was told
         self._reads = HostReads()
         compiled = getattr(module, "_compiler_ctx", None)
         self.eager = compiled["original_training_step"] if compiled else self.own
@@ -80,18 +80,22 @@ class TrainingStep:
             LossError: If there is not one loss per example.
         """
         catch, (batch, *arguments) = FirstLoss(count, advice=self._advice), args
-        versions = tensor_versions(batch)
+        self._scorings += 1
+        state = functools.partial(step_state, self.module, tree.tensors(batch))
+        reads = self._scorings.bit_count() == 1  # the 1st, 2nd, 4th, ...: of a whole network
+        before = state(reads_weights=reads)
         try:
             with undo_effects(self.module), catch:
                 self.eager(tree.map_tensors(lambda tensor: tensor, batch), *arguments, **kwargs)
         except StepAborted:
-            if tensor_versions(batch) != versions:
+            if state(reads_weights=reads) != before:
                 raise ConfigError(
-                    "training_step changes its batch in place before its loss, which a scoring "
-                    f"pass would do a second time: have it change a copy, or {self._advice}"
+                    "training_step changes its batch, or weights without gradients, before its "
+                    "loss, which a scoring pass would do a second time: have it change a copy of "
+                    f"the batch, and weights after the loss or in a hook, or {self._advice}"
                 ) from None
             call = catch.calls[0]
-            self.valid = valid_examples(call.ignored, call.targets)
+            self.valid = valid_examples(call.form.ignored, call.targets)
             if reweights:
                 weights = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
                 catch.check_only(weights)
@@ -152,6 +156,8 @@ class TrainingStep:
             return again.pair(cast(Tensor, loss_of_output(output)))
 
         automatic = self.module.automatic_optimization
+        state = functools.partial(step_state, self.module, [], reads_weights=True)
+        before = state() if checks else []
         with catch:
             if automatic or not checks:
                 output = self.eager(batch, *arguments, **kwargs)
@@ -166,7 +172,8 @@ class TrainingStep:
                     output = self.eager(batch, *arguments, **kwargs)
                 self.times.reset()
         if automatic and checks:
-            self._check(catch, loss_of_output(output), on_rows)
+            # A step that changed weights, such as those of a moving average, is not run again.
+            self._check(catch, loss_of_output(output), on_rows if state() == before else None)
         return output, catch
 
     def _check(
@@ -194,11 +201,13 @@ class TrainingStep:
             self._check_order(catch, on_rows)
 
     def _check_order(self, catch: "CaughtLosses", on_rows: Callable[[Tensor], LossPair]) -> None:
-        """Makes sure that losses come in the order of the batch: of its reverse in reverse."""
+        """Makes sure that losses come in the order of the batch: reflected, of its reflection."""
         rows = torch.arange(min(catch.count, 8))  # a few rows show their order
+        # About the first row, so that a step that reverses its rows is told too.
+        reflected = rows.flip(0).roll(int(len(rows) > 2))
         try:
-            losses, others = (on_rows(order).losses.float() for order in (rows, rows.flip(0)))
-            apart = (losses - others.flip(0)).abs().sum()
+            losses, others = (on_rows(order).losses.float() for order in (rows, reflected))
+            apart = (losses - others[reflected]).abs().sum()
         except Exception:  # a step of the user's may need its rows as they are, or give others
             return
         spread = (losses - losses.mean()).abs().sum()
@@ -232,17 +241,14 @@ class LossCall:
         bound = signature(fn).bind(*args, **kwargs).arguments
         self.name, self._count, self._advice = fn.__name__, count, advice
         self.reduction = bound.pop("reduction", "mean")
-        if bound.pop("size_average", None) is not None or bound.pop("reduce", None) is not None:
-            raise ConfigError(f"{self.name} with size_average= or reduce=: give reduction= instead")
         self._whole = functools.partial(fn, *args, **kwargs)
         self._outputs, self.targets = (bound.pop(name) for name in list(bound)[:2])
         try:
-            of_pair = loss_of_pair(fn, **bound)
+            self.form = reduction_of(fn, **bound)
         except TypeError:  # an option that has no hash
-            of_pair = loss_of_pair.__wrapped__(fn, **bound)
-        self._each, self.ignored = of_pair
+            self.form = reduction_of.__wrapped__(fn, **bound)
         with torch.no_grad():
-            self.losses: Tensor = self._each(self._outputs, self.targets)
+            self.losses: Tensor = self.form.per_example(self._outputs, self.targets)
 
     def checked(self) -> Tensor:
         """Returns float[N], one loss per example, detached."""
@@ -267,7 +273,7 @@ class LossCall:
         if weights is None or self.reduction == "none":
             return whole
         reads.add(self._check_mean, self.checked().float().mean(), whole.detach().float().mean())
-        losses: Tensor = self._each(self._outputs, self.targets)
+        losses = self.form.per_example(self._outputs, self.targets)
         return (losses * weights.to(losses, non_blocking=True)).mean()
 
     def _check_mean(self, mean: Tensor, value: Tensor) -> None:
@@ -282,17 +288,16 @@ class LossCall:
 
 
 @functools.lru_cache(maxsize=32)
-def loss_of_pair(fn: Any, **options: Any) -> tuple[Callable[..., Tensor], int | None]:
-    """Returns the losses per example of a loss function, and the index that it ignores.
+def reduction_of(fn: Any, **options: Any) -> Reduction:
+    """Returns what splits a loss function into examples.
 
-    They are made once for each function and its options, and not in each step.
+    It is made once for each function and its options, and not in each step.
 
     Args:
         fn: A loss function of ``torch.nn.functional``.
         options: Its arguments besides outputs and targets.
     """
-    of_pair = functools.partial(fn, **options)
-    return per_example(of_pair), ignored_index(of_pair)
+    return Reduction(functools.partial(fn, **options))
 
 
 class CaughtLosses(TorchFunctionMode):
@@ -366,8 +371,7 @@ class CaughtLosses(TorchFunctionMode):
         if weights is not None and self.calls[0].reduction == "none":
             raise ConfigError(
                 f'{names[0]} in training_step has reduction="none", and the examples have weights, '
-                'which nothing applied: leave reduction="none" out, or take a selector or rule '
-                "without weights"
+                "which nothing applied: leave it out, or take a selector or rule without weights"
             )
 
 
@@ -384,7 +388,7 @@ class FirstLoss(CaughtLosses):
 def undo_effects(module: nn.Module) -> Iterator[None]:
     """Restores the attributes of a module, its metrics and which weights require a gradient."""
     before = dict(vars(module))
-    lists = [(value, value.copy()) for value in before.values() if isinstance(value, list)]
+    copies = [(value, value.copy()) for value in before.values() if isinstance(value, list | dict)]
     required = [(weight, weight.requires_grad) for weight in module.parameters()]
     children: Iterator[Any] = module.modules()
     metrics = [  # of torchmetrics, whose state is no buffer
@@ -399,8 +403,9 @@ def undo_effects(module: nn.Module) -> Iterator[None]:
         for owner, state in [(module, before), *metrics]:
             vars(owner).clear()
             vars(owner).update(state)
-        for items, copied in lists:
-            items[:] = copied
+        for items, copied in copies:
+            items.clear()
+            items.update(copied) if isinstance(items, dict) else items.extend(copied)
         for weight, requires_grad in required:
             weight.requires_grad_(requires_grad)
 
@@ -410,6 +415,16 @@ def loss_of_output(output: Any) -> Any:
     return output.get("loss") if isinstance(output, Mapping) else output
 
 
-def tensor_versions(batch: Any) -> list[int]:
-    """Counts, for each tensor of a batch, how often it was changed in place."""
-    return [tensor._version for tensor in tree.tensors(batch) if not tensor.is_inference()]
+def step_state(module: Any, tensors: list[Tensor], *, reads_weights: bool) -> list[Any]:
+    """Returns what differs where a step changed tensors or frozen weights in place.
+
+    Args:
+        module: The module of the step.
+        tensors: Such as those of its batch.
+        reads_weights: Whether to read the weights that have no gradient, which may be changed
+            without a trace, by their ``data``.
+    """
+    frozen = [weight for weight in module.parameters() if not weight.requires_grad]
+    counted = [t for t in (*tensors, *frozen) if not t.is_inference()]
+    sums = [float(weight.nansum()) for weight in frozen] if reads_weights else []
+    return [*((t._version, t.data_ptr()) for t in counted), *sums]

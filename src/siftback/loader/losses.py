@@ -19,7 +19,6 @@ from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
 from siftback.host_reads import HostReads
 from siftback.losses.per_example import LossFn, Reduction, check_finite
-from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
@@ -103,7 +102,6 @@ class LossRecord:
         self._epoch = 0  # of the batch given last
         self.reads = draw.losses.reads if draw else HostReads()
         self._nonfinite_batches = 0  # one after another
-        self._guarded_calls = 0
         # Of losses of whole batches: their mean for each example in them, and their number.
         self._means = ScoreTable(columns=2)
         self.clear()
@@ -182,9 +180,8 @@ class LossRecord:
         if losses:
             raise ConfigError(
                 f"{type(self._draw.rule).__name__} learns from training, and of {losses} batches "
-                "no losses were recorded: call loader.loss(losses) for each batch, in the order "
-                "they were given, with one loss per example; where a loop skips batches, give the "
-                "loader attach=True, and loader.loss the indices= of each batch that it trains on"
+                "no losses were recorded: call loader.loss(losses) for each batch in its turn; or, "
+                "where a loop skips batches, give the loader attach=True, and loader.loss indices="
             )
         raise ConfigError(
             f"the weights of {weights} batches were never used: run loader.loss(losses) backward, "
@@ -258,9 +255,8 @@ class LossRecord:
         if len(self._queue) > 1:
             raise ConfigError(
                 f"loader.{attribute} could be that of any of {len(self._queue)} batches that were "
-                "given: the loop reads ahead, or did not record the losses of each batch, or read "
-                "it at each. Call loader.loss(losses), which takes batches in the order they were "
-                "given, or have the loader attach=True index and weight to each batch"
+                "given, as the loop reads ahead or did not record losses: call loader.loss(losses) "
+                "for each in its turn, or give the loader attach=True, and read them in the batch"
             )
         pending = self._queue[0]
         pending.was_read = True
@@ -299,10 +295,8 @@ class LossRecord:
         fits = is_dense(losses) and losses.is_floating_point()
         if not (fits and (losses.numel() == 1 if reduced else losses.ndim == 1)):
             raise wrong_losses(losses, reduced=reduced)
-        if self.guard and losses.grad_fn is not None:
-            self._guarded_calls += 1
-            if self._guarded_calls.bit_count() == 1:  # the 1st, 2nd, 4th, ...: it reads numbers
-                check_cross_entropy(losses)
+        if self.guard:
+            self._draw.losses.check_guarded(losses)
         if indices is None:
             if weights is not None:
                 raise ConfigError("weights= are of the examples in indices=: give both, or neither")
@@ -489,10 +483,9 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
         losses = reduction.per_example(*arguments, **options)
         if isinstance(losses, Tensor) and losses.ndim == 0:
             raise LossError(
-                f"{reduction} gives one number, and loader.watch needs one loss per example: "
-                "give it the loss function of PyTorch itself, with its options, or a function "
-                "that returns one loss for each example of a batch; a loss of the whole batch, "
-                "such as one of in-batch negatives, cannot be split into examples"
+                f"{reduction} gives one number, and loader.watch needs one loss per example: give "
+                "it the loss function of PyTorch itself, or a function that returns them; a loss "
+                "of the whole batch, such as one of in-batch negatives, cannot be split"
             )
         return losses
 

@@ -124,9 +124,9 @@ class Reduction:
         else:
             self.takes_name = False
         self._names = list(loss_parameters(inner))
-        self._ignored = ignored_index(inner) if self.takes_name else None
+        self.ignored = ignored_index(inner) if self.takes_name else None
         # Those of PyTorch that ignore an index divide by the weights of classes, if there are any.
-        self._by_class = self._ignored is not None
+        self._by_class = self.ignored is not None
         self._by_length = is_loss(inner, nn.CTCLoss, "ctc_loss")
         self.is_known = not self.takes_name or is_of_torch(inner)
 
@@ -188,7 +188,7 @@ class Reduction:
             lengths = torch.as_tensor(self._argument("target_lengths", arguments, options))
             values = values / lengths.to(values.device).clamp(min=1)
         targets = self._argument("target", arguments, options)
-        valid = valid_targets(self._ignored, targets)
+        valid = valid_targets(self.ignored, targets)
         if valid is None or (values.ndim < 2 and valid.shape != values.shape):
             if values.ndim < 2:
                 return values
@@ -197,7 +197,7 @@ class Reduction:
         if values.shape != valid.shape:
             raise LossError(
                 f"losses of shape {list(values.shape)} for targets of shape {list(targets.shape)}: "
-                f"which of them are ignored, with ignore_index={self._ignored}, cannot be known; "
+                f"which of them are ignored, with ignore_index={self.ignored}, cannot be known; "
                 "average over the valid positions of each example in the loss function"
             )
         if self.name == "none":
@@ -269,7 +269,7 @@ class Reduction:
             targets: Those of a batch.
             count: Its examples; where there are more or fewer targets, all count.
         """
-        valid = None if self.name == "none" else valid_targets(self._ignored, targets)
+        valid = None if self.name == "none" else valid_targets(self.ignored, targets)
         has_rows = valid is not None and valid.ndim and count in (None, len(valid))
         return valid if has_rows else None
 

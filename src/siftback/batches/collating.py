@@ -135,11 +135,11 @@ def row_keys(batch: Any, size: int | None = None, path: str = "") -> dict[str, l
             if len(column) == structure.size:
                 rows[path + step] = [_key(row) for row in column]
     # Else one by one, as what has no rows, such as a number for all, says nothing of the others.
-    parts: Any = vars(batch) if not path and _has_attributes(batch) else batch
-    parts = dict(enumerate(parts)) if isinstance(parts, list | tuple) else parts
-    if size and not rows and isinstance(parts, Mapping):
-        for step, part in parts.items():
-            rows |= row_keys(part, size, f"{path}[{step!r}]")
+    entries: Any = vars(batch) if not path and _has_attributes(batch) else batch
+    entries = dict(enumerate(entries)) if isinstance(entries, list | tuple) else entries
+    if size and not rows and isinstance(entries, Mapping):
+        for step, entry in entries.items():
+            rows |= row_keys(entry, size, f"{path}[{step!r}]")
     return rows
 
 

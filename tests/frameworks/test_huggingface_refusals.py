@@ -136,7 +136,7 @@ class Asking(transformers.TrainerCallback):
         {"memory": InfoBatch(0.7, 1.0)},
         {"method": "two_pass", "schedule": Schedule(warmup=Epochs(1))},
     ],
-    ids=lambda given: str(next(iter(given.values()))),
+    ids=["Memory", "InfoBatch", "two passes"],
 )
 def test_another_loader_that_a_callback_asks_for_changes_nothing(given, tmp_path):
     settings = {"num_train_epochs": 3, "train_sampling_strategy": "sequential"}

@@ -209,7 +209,7 @@ def test_a_sampler_needs_no_length(make):
     for _ in range(2):
         for inputs, _ in loader:
             if loader.memory is not None:
-                loader.record(inputs[:, 0].abs())
+                loader.loss(inputs[:, 0].abs())
         released.append(loader.stats.released)
     if loader.memory is not None:
         assert released[0] == 16

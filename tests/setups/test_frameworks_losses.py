@@ -286,6 +286,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Schedule.* never selects:UserWarning")
 @pytest.mark.parametrize("method", ["two_pass", "memory"])
 @pytest.mark.parametrize("setting", GIVEN)
 def test_a_trainer_with_other_settings_is_not_refused(setting, method, tmp_path):

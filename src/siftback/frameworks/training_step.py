@@ -90,9 +90,9 @@ class TrainingStep:
         except StepAborted:
             if state(reads_weights=reads) != before:
                 raise ConfigError(
-                    "training_step changes its batch, or weights without gradients, before its "
-                    "loss, which a scoring pass would do a second time: have it change a copy of "
-                    f"the batch, and weights after the loss or in a hook, or {self._advice}"
+                    "training_step changes its batch in place, or weights without gradients, "
+                    "before its loss, which a scoring pass would do twice: have it change a copy "
+                    f"of the batch, and weights after the loss or in a hook, or {self._advice}"
                 ) from None
             call = catch.calls[0]
             self.valid = valid_examples(call.form.ignored, call.targets)

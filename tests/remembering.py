@@ -9,7 +9,6 @@ from siftback.batches.pool import Pool
 from siftback.contrib.ewma import Ewma
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.contrib.ies import IES
-from siftback.contrib.seta import SeTa
 from siftback.rules.alignprune import AlignPrune
 from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.evos import EVOS
@@ -21,6 +20,7 @@ from siftback.rules.orderdp import OrderDP
 from siftback.rules.rcap import RCAP
 from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
+from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
 from siftback.schedule import Epochs, Share

@@ -29,6 +29,7 @@ from siftback import (
     Percentile,
     Reduced,
     RePB,
+    SeTa,
     SoftTopK,
     Stale,
     Threshold,
@@ -36,7 +37,7 @@ from siftback import (
     Unbiased,
     Uniform,
 )
-from siftback.contrib import IES, Downsampled, GaussianProcess, Int8, Proxy, SeTa
+from siftback.contrib import IES, Downsampled, GaussianProcess, Int8, Proxy
 from siftback.contrib.ewma import Ewma
 from siftback.selectors.uniform import All
 from toys import seeded

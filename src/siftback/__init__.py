@@ -43,6 +43,7 @@ if typing.TYPE_CHECKING:
     from siftback.rules.rs2 import RS2 as RS2
     from siftback.rules.rule import EpochRule as EpochRule
     from siftback.rules.rule import RefreshedRule as RefreshedRule
+    from siftback.rules.seta import SeTa as SeTa
     from siftback.rules.stale import Stale as Stale
     from siftback.rules.ucb import UCB as UCB
     from siftback.schedule import Annealing as Annealing

@@ -28,9 +28,10 @@ from siftback import (
     RePB,
     SelectiveLoader,
     SelectiveSampler,
+    SeTa,
     Stale,
 )
-from siftback.contrib import IES, SeTa
+from siftback.contrib import IES
 from siftback.errors import ConfigError, StateError
 from siftback.selectors.uniform import All
 from toys import AT_ONCE, at_once

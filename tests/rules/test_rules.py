@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from reference import order_probabilities
 from remembering import Numbered, plain, ruled, seeded, spread, steps_of, weights_of
 from siftback.contrib.ies import IES
-from siftback.contrib.seta import SeTa, loss_groups
 from siftback.errors import ConfigError, LossError
 from siftback.rules.alignprune import AlignPrune, alignment_scores
 from siftback.rules.evos import EVOS
@@ -21,6 +20,7 @@ from siftback.rules.orderdp import OrderDP, draw_top_of_subset
 from siftback.rules.rcap import RCAP, rcap_probabilities, share_out
 from siftback.rules.repb import RePB, relative_losses
 from siftback.rules.rs2 import RS2, take_from_permutations
+from siftback.rules.seta import SeTa, loss_groups
 from siftback.rules.ucb import UCB
 from siftback.schedule import Share
 from siftback.tables.score_table import ScoreTable

@@ -22,7 +22,6 @@ from siftback import Epochs
 from siftback.contrib.ewma import Ewma
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.contrib.ies import IES
-from siftback.contrib.seta import SeTa
 from siftback.errors import StateError
 from siftback.rules.alignprune import AlignPrune
 from siftback.rules.evolved import EvolvedSampling
@@ -35,6 +34,7 @@ from siftback.rules.rcap import RCAP
 from siftback.rules.repb import RePB
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule
+from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
 from toys import seeded

@@ -41,6 +41,7 @@ from siftback import (
     ScoreTable,
     SelectiveLoader,
     SelectiveSampler,
+    SeTa,
     Share,
     SoftTopK,
     Stale,
@@ -49,7 +50,7 @@ from siftback import (
     Unbiased,
     Uniform,
 )
-from siftback.contrib import IES, Downsampled, GaussianProcess, Int8, Pipelined, Proxy, SeTa
+from siftback.contrib import IES, Downsampled, GaussianProcess, Int8, Pipelined, Proxy
 from siftback.contrib.ewma import Ewma
 from siftback.errors import StateError
 from siftback.language import TokenMemory

@@ -7,7 +7,6 @@ from siftback.contrib.ies import IES
 from siftback.contrib.int8 import Int8
 from siftback.contrib.pipelined import Pipelined
 from siftback.contrib.proxy import Proxy
-from siftback.contrib.seta import SeTa
 from siftback.errors import ReplicaError
 
 __all__ = [
@@ -19,5 +18,4 @@ __all__ = [
     "Pipelined",
     "Proxy",
     "ReplicaError",
-    "SeTa",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import siftback
 from siftback import EpochRule, Epochs, Selector, Share
-from siftback.contrib import IES, Downsampled, Ewma, GaussianProcess, Int8, SeTa
+from siftback.contrib import IES, Downsampled, Ewma, GaussianProcess, Int8
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_token_loss
@@ -209,9 +209,9 @@ _ROWS = (
              library="UCB(keep={keep:g})"),
     Strategy("seta",
              "SeTa: a random subset, of it a window of losses that slides from easy to hard",
-             _KEPT, BeforeReading, lambda keep, _: SeTa(window=keep, delta=1.0),
+             _KEPT, BeforeReading, lambda keep, _: siftback.SeTa(window=keep, delta=1.0),
              warmup=_AT_ONCE, tail=0.125,
-             library="contrib.SeTa(window={keep:g})"),
+             library="SeTa(window={keep:g})"),
     Strategy("ies", "IES: leaves out an example once its loss has settled", _FORWARDED,
              BeforeReading, lambda keep, _: IES(keep=min(keep, 0.999)),
              forwards_left_out=True, warmup=_AT_ONCE,

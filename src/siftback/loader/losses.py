@@ -255,8 +255,8 @@ class LossRecord:
         if len(self._queue) > 1:
             raise ConfigError(
                 f"loader.{attribute} could be that of any of {len(self._queue)} batches that were "
-                "given, as the loop reads ahead or did not record losses: call loader.loss(losses) "
-                "for each in its turn, or give the loader attach=True, and read them in the batch"
+                "given: the loop reads ahead, or did not record the losses of each. Call "
+                "loader.loss(losses) in the order of batches, or give the loader attach=True"
             )
         pending = self._queue[0]
         pending.was_read = True

@@ -207,12 +207,15 @@ def run(loader: Iterable[Any], model: nn.Module, optimizer: torch.optim.Optimize
 
 def selective(loader: Any, rule: EpochRule, count: int) -> SelectiveLoader:
     """Returns a loader by a rule that remembers a loss of every image."""
-    rule.grow(count)
     losses = torch.rand(count, generator=torch.Generator().manual_seed(0))
-    rule.update(torch.arange(count), losses, epoch=0)
     if isinstance(loader, webdataset.WebLoader):  # a stream, whose epochs are passes in any case
         indexed = Indexed(loader, index_of=lambda batch: torch.as_tensor(batch[0]))
-        return SelectiveLoader(indexed, memory=rule, pool=Pool(BATCH), epochs=EPOCHS)
+        stream = SelectiveLoader(indexed, memory=rule, pool=Pool(BATCH), epochs=EPOCHS)
+        for _ in stream:  # which alone knows what it remembers of which image
+            stream.record(losses[stream.indices])
+        return stream
+    rule.grow(count)
+    rule.update(torch.arange(count), losses, epoch=0)
     return SelectiveLoader(loader, memory=rule, epochs=EPOCHS, shorter_epochs=True)
 
 

@@ -332,7 +332,8 @@ class Schedule:
         if own is None or not hasattr(selector, "set_keep"):
             raise ConfigError(
                 f"{type(selector).__name__} has no share that a schedule could anneal: give one "
-                "with set_keep(keep), such as Percentile(keep=0.5), or leave anneal= out"
+                "with a method set_keep(keep), such as Percentile(keep=0.5) or Memory(keep=0.5), "
+                "or leave anneal= out"
             )
         for keep in (self.anneal.first, self.anneal.keep(1.0, own), own):
             selector.set_keep(keep)

@@ -280,8 +280,8 @@ REFUSED = [
     (OfTokens, LossError, r"losses of shape \[16\], and the batch 8 examples.*losses=fn"),
     (Sorted, ConfigError, "gives cross_entropy its examples in another order.*losses=fn"),
     (Reversed, ConfigError, "gives cross_entropy its examples in another order.*losses=fn"),
-    (InPlace, ConfigError, "changes its batch, or weights without gradients.*losses=fn"),
-    (MovingAverage, ConfigError, "changes its batch, or weights without gradients"),
+    (InPlace, ConfigError, "changes its batch in place, or weights without gradients.*losses=fn"),
+    (MovingAverage, ConfigError, "changes its batch in place, or weights without gradients"),
     (CatchesAll, ConfigError, "catches every exception"),
 ]
 

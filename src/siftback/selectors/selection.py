@@ -78,7 +78,8 @@ float[N], N >= 1
     fits = is_dense(scores) and scores.ndim == 1 and scores.is_floating_point() and len(scores)
     if not fits or scores.dtype.itemsize < 2:  # types of 8 bits have hardly an operation
         raise LossError(
-            f"scores={format_value(scores)}: give one number for each example, float[N], N >= 1"
+            f"scores={format_value(scores)}: give one floating-point number for each example, "
+            "float[N], N >= 1"
         )
 
 
@@ -94,7 +95,7 @@ def check_call(scores: Tensor, generator: torch.Generator, count: int | None) ->
     if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
         raise ConfigError(f"generator={format_value(generator)}: give a torch.Generator of the CPU")
     if count is not None and not (is_integer(count) and 1 <= count <= len(scores)):
-        raise ConfigError(f"count={format_value(count)} : give 1 to {len(scores)} of the scores")
+        raise ConfigError(f"count={format_value(count)}: give an integer from 1 to {len(scores)}")
     # An exact number is chosen without waiting for the device, and so without looking at scores.
     if count is None and scores.device.type == "cpu" and bool(scores.isnan().any()):
         raise LossError(

@@ -55,7 +55,9 @@ def read_folders(address: Address) -> EncodedSet:
     splits: Splits = {}
     for split, folder in folders.items():
         if unknown := sorted({*list_classes(folder)} - {*classes}):
-            raise ConfigError(f"{folder / unknown[0]} is no class to train on: remove it")
+            raise ConfigError(
+                f"{folder / unknown[0]} is not one of the classes to train on: remove it"
+            )
         files = [
             sorted(file for file in (folder / name).glob("*") if file.suffix.lower() in SUFFIXES)
             for name in classes

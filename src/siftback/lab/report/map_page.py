@@ -64,7 +64,7 @@ def write_map(results: Path, page: Path) -> list[Path]:
         alt=figure.alt if figure else "",
         sentences=figure.sentences if figure else [],
         of_map=by_budget(default_ratios(on_map)),
-        machines=" and ".join(sorted({name for item in on_map for name in item.runs.machine})),
+        machines=", ".join(sorted({name for item in on_map for name in item.runs.machine})),
         of_others=by_budget(default_ratios(experiments(others))),
         forecasts=forecasts_of(results / BENCHMARKS),
         worst=worst.sentences if isinstance(worst, Grid) else [],

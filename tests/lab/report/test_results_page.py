@@ -204,7 +204,7 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, measurements):
         ratio("bf16", "share of a step", 0.0123456, goal, met=False),
     )
     write("B", ratio("fp32", "speed", 1234.5))  # in the report alone
-    write("C", *(ratio("fp32", f"r{n}", 0.001, goal, met=True) for n in range(5)))
+    write("C", *(ratio("fp32", f"r{n}", 0.001, goal, met=True) for n in range(6)))
     write(
         "step", ratio("2 workers", "RS2", 0.1234, goal, met=False), ratio("2 workers", "plain", 2.0)
     )
@@ -213,7 +213,7 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, measurements):
     text = measurements()
     assert f"- **A**: share of a step 0.0012 to 0.012, {goal} in 1 of 2.\n" in text
     assert "**B**" not in text
-    assert f"- **C**: the ratios 0.001, {goal} in 5 of 5.\n" in text
+    assert f"- **C**: the ratios 0.001, {goal} in 6 of 6.\n" in text
     assert "- **torn.json is damaged, and left out (JSONDecodeError).**" in text
     assert "- **bare.json is damaged, and left out (KeyError).**" in text
     assert "### step\n\nMeasured with cpu Abacus 9.\n\n| setting | RS2 | plain |" in text

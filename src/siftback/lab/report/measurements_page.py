@@ -123,7 +123,7 @@ def _in_full(benchmark: Mapping[str, Any]) -> tuple[str, str, list[dict[str, str
 def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
     """Says what is asked of a benchmark, and how often that was met."""
     goals = pd.DataFrame([row for row in rows if row["goal"]])
-    if len(goals[["what", "goal"]].drop_duplicates()) > 4:  # too many to name each
+    if len(goals[["what", "goal"]].drop_duplicates()) > 5:  # too many to name each
         goals["what"] = "the ratios"
     texts = []
     for (what, goal), group in goals.groupby(["what", "goal"], sort=False):

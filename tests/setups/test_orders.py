@@ -385,6 +385,19 @@ def test_a_state_of_another_split_is_refused():
         SelectiveSampler(Subset(Numbers(), [2, 1])).load_state_dict(sampler.state_dict())
 
 
+def test_a_data_set_may_have_any_attribute_datasets():
+    class Named(Numbers):
+        datasets = None
+
+    trained, resumed = (
+        SelectiveLoader(DataLoader(Named(), BATCH), memory=Memory(), epochs=3) for _ in range(2)
+    )
+    for batch in trained:
+        trained.loss(batch.float())
+    resumed.load_state_dict(trained.state_dict())
+    assert torch.equal(resumed.memory.scores(1), trained.memory.scores(1))
+
+
 def test_a_loader_of_ones_own_may_read_its_batch_sampler():
     class Counting(DataLoader):
         def __len__(self):

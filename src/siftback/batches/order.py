@@ -328,11 +328,12 @@ def subset_name(dataset: Any) -> str:
     ('crc32 23fb6052 of 2', '')
     """
     wrapped = [dataset.dataset] if hasattr(dataset, "dataset") else []
-    within = " ".join(filter(None, map(subset_name, getattr(dataset, "datasets", wrapped))))
+    joined = getattr(dataset, "datasets", None)  # which is anything in a data set of a user's own
+    names = [*map(subset_name, joined if isinstance(joined, list | tuple) else wrapped)]
     indices = index_tensor(dataset.indices) if wrapped and hasattr(dataset, "indices") else ()
-    if not isinstance(indices, Tensor):
-        return within
-    return f"crc32 {tensor_checksum(indices):08x} of {len(indices)} {within}".strip()
+    if isinstance(indices, Tensor):
+        names.insert(0, f"crc32 {tensor_checksum(indices):08x} of {len(indices)}")
+    return " ".join(filter(None, names))
 
 
 def packed(batches: list[list[Any]]) -> Any:

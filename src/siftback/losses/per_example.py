@@ -22,8 +22,8 @@ Losses = Callable[[nn.Module, Any], Tensor]
 
 
 _NAMES = ("mean", "sum", "batchmean", "none")
+# Options of PyTorch's functions that say which losses count in a mean, and how much.
 _OPTIONS = ("weight", "ignore_index", "size_average", "reduce", "reduction")
-"""Options of PyTorch's functions that say which losses count in a mean, and how much."""
 _INSTEAD = "give a function that returns one loss per example, of which the mean is taken"
 
 

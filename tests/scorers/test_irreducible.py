@@ -217,3 +217,14 @@ def test_losses_of_another_data_set_are_refused():
         SelectiveLoader(
             part, nn.Linear(2, 2), F.cross_entropy, keep=0.5, scorer=Irreducible(torch.zeros(6))
         )
+
+
+def test_a_scorer_of_ones_own_may_have_an_attribute_examples():
+    class Counting(Fresh):
+        examples = 1  # scored so far, say
+
+    data = TensorDataset(torch.randn(6, 2), torch.zeros(6, dtype=torch.int64))
+    loader = SelectiveLoader(
+        DataLoader(data, 2), nn.Linear(2, 2), F.cross_entropy, keep=0.5, scorer=Counting()
+    )
+    assert [len(list(loader)) for _ in range(2)] == [3, 1]  # all, and then a half

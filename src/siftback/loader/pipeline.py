@@ -106,7 +106,7 @@ class Pipeline(ABC):
         self.stats, self.examples = self.record.stats, examples_of(self.wrapped)
         self.is_own_size = is_own_size(self.source.loader, self.pool)
         self.leaves_out_read = bool(self.selection and self.selection.leaves_out)
-        known = getattr(getattr(self.selection, "scorer", None), "examples", self.examples)
+        known = getattr(getattr(self.selection, "scorer", None), "known_examples", self.examples)
         if self.examples and known != self.examples:
             raise ConfigError(
                 f"the scorer knows {known} examples by index, and the data set has "

@@ -35,6 +35,9 @@ class Irreducible(Stateful, Scorer):
         losses: float[examples], the irreducible losses by dataset index.
         scorer: Computes the losses of a batch; by default a `Fresh` forward pass.
 
+    Attributes:
+        known_examples: Number of examples that it knows by index, which has to be the data set's.
+
     Raises:
         ConfigError: If the losses are not a floating-point tensor of one dimension. While
             scoring: if the indices are not known, or an example has no irreducible loss.
@@ -59,7 +62,7 @@ class Irreducible(Stateful, Scorer):
                 f"irreducible losses {format_value(losses)}: give one loss per example of the "
                 "data set, float[examples]"
             )
-        self.losses, self.examples = losses.detach().float().cpu(), len(losses)
+        self.losses, self.known_examples = losses.detach().float().cpu(), len(losses)
         self.scorer = check_scorer(scorer)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:

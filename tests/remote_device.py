@@ -6,6 +6,7 @@ this file, which prints the waits of every selector and scorer as JSON.
 """
 
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,6 +20,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from host_waits import calling_line, waits
 from selector_table import FAMILY
 from siftback import Ema, Fresh, Irreducible
+from siftback.batches.batch import Batch
+from siftback.batches.pool import Pool
 from siftback.losses.per_example import pair_losses
 from toys import seeded
 
@@ -133,8 +136,28 @@ def remote_model() -> nn.Module:
     return model
 
 
+def keep_rows(data: tuple[Remote, Remote]) -> None:
+    """Keeps some rows of a batch, and gives them and their weights to a pool."""
+    rows, device = torch.arange(0, COUNT, 2), data[0].device
+    whole = Batch(data, COUNT, device, torch.arange(COUNT), lists=frozenset())
+    pool = Pool(len(rows) + 3)
+    for batch in (whole.keep(rows, torch.ones(len(rows))), whole):
+        pool.add_batch(batch)
+    for batch in pool.release_full(math.inf):
+        batch.loss_weights()
+
+
+def keep_rows_of_the_device(data: torch.Tensor) -> None:
+    """Keeps some rows, which were chosen on the device, of a batch on the host."""
+    rows, weights = Remote(torch.arange(3)), Remote(torch.ones(3))
+    Batch(data, COUNT, data.device, torch.arange(COUNT), lists=frozenset()).keep(rows, weights)
+
+
 def main() -> None:
-    """Prints {"drawn": {selector: waits}, "counted": likewise with a count, "scored": scorers}."""
+    """Prints {"drawn": {selector: waits}, "counted": likewise with a count, "scored": scorers}.
+
+    And "kept": the waits where a batch of the device keeps rows that were drawn on the host.
+    """
     found: dict[str, dict[str, list[str]]] = {"drawn": {}, "counted": {}, "scored": {}}
     rows, generator = torch.arange(COUNT), seeded()
     scores = Remote(torch.rand(COUNT, generator=generator))
@@ -153,6 +176,10 @@ def main() -> None:
             scorer.after_step(losses, model, batch)
 
         found["scored"][name] = waits_of(score)
+    found["kept"] = {
+        "rows of the host": waits_of(partial(keep_rows, batch)),
+        "rows of the device": waits_of(partial(keep_rows_of_the_device, inputs)),
+    }
     print(json.dumps(found))
 
 

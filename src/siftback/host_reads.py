@@ -1,4 +1,4 @@
-"""Values of a device that are read on the host, without waiting for the device."""
+"""Values of a device that are read on the host, and of the host on a device, without a wait."""
 
 from collections import deque
 from collections.abc import Callable
@@ -128,6 +128,19 @@ class HostReads:
                     self._groups.popleft()
         finally:
             self._is_running = False
+
+
+def move(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor on a device; of one on the host, without waiting for the device.
+
+    A copy to the host is waited for, as it would else be read before its values are there. So is
+    one to Apple's ``mps``, which reads the host's memory later, when it may be in other use (issue
+    189690 of PyTorch).
+
+    >>> move(torch.ones(2), torch.device("cpu"))
+    tensor([1., 1.])
+    """
+    return tensor.to(device, non_blocking=tensor.is_cpu and device.type != "mps")
 
 
 def _stream_of(device: torch.device) -> torch.Stream:

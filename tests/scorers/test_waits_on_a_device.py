@@ -37,6 +37,15 @@ def test_a_number_by_chance_is_waited_for_once(name):
         assert [line.split()[0] for line in seen] == ["aten.nonzero.default"]
 
 
+def test_rows_of_the_host_are_kept_without_a_wait():
+    assert waits()["kept"]["rows of the host"] == []
+
+
+def test_rows_and_weights_that_come_to_the_host_are_waited_for():
+    waited = waits()["kept"]["rows of the device"]
+    assert [line.split()[0] for line in waited] == ["aten._to_copy.default"] * 2
+
+
 @pytest.mark.parametrize("name", SCORERS)
 def test_a_batch_is_scored_without_a_wait(name):
     assert waits()["scored"][name] == []

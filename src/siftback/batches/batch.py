@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from siftback.batches import tree
 from siftback.batches.tree import Lists
 from siftback.errors import BatchError
+from siftback.host_reads import move
 
 INDEX, WEIGHT = "sift_index", "sift_weight"
 
@@ -48,11 +49,11 @@ class Batch:
 
     def keep(self, rows: Tensor, weights: Tensor) -> "Batch":
         """Returns a copy of some rows, int64[k] ascending, with their weights; itself of all."""
-        weights, indices = weights.to(self.device), self.indices
+        weights, indices = move(weights, self.device), self.indices
         if len(rows) == self.size:
             return replace(self, weights=weights)
         if indices is not None:
-            indices = indices.to(rows.device, non_blocking=True)[rows]
+            indices = move(indices, rows.device)[rows]
         data = tree.take(self.data, rows, self.lists)
         return Batch(data, len(rows), self.device, indices, weights, lists=self.lists)
 
@@ -73,7 +74,7 @@ class Batch:
         """Returns float32[N], the loss weights of its examples, on the device of its data."""
         if self.weights is None:
             return torch.ones(self.size, device=self.device, dtype=torch.float32)
-        return self.weights.to(self.device, non_blocking=True)
+        return move(self.weights, self.device)
 
     def split(self, count: int) -> tuple["Batch", "Batch"]:
         """Returns the first ``count`` examples and the others, as views."""

@@ -14,6 +14,7 @@ from siftback.batches.batch import Batch, Pad
 from siftback.batches.collating import explaining, undisturbed
 from siftback.batches.tree import Lists, read_structure
 from siftback.errors import BatchError, ConfigError
+from siftback.host_reads import move
 from siftback.state import (
     Check,
     anything,
@@ -294,7 +295,7 @@ class Pool:
         first, data, pad = batches[0], [batch.data for batch in batches], self.pad
         indices = [batch.indices for batch in batches if batch.indices is not None]
         if len({examples.device for examples in indices}) > 1:
-            indices = [examples.to(first.device, non_blocking=True) for examples in indices]
+            indices = [move(examples, first.device) for examples in indices]
         weights = [batch.weights for batch in batches if batch.weights is not None]
         return Batch(
             pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists),

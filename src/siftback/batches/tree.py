@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from siftback.errors import BatchError
+from siftback.host_reads import move
 from siftback.tensor_arguments import is_dense
 
 _VALUES = (str, bytes, bool, int, float)
@@ -198,7 +199,7 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
                     "be taken: make it dense, in the collate function"
                 )
             if leaf.device not in on_device:
-                on_device[leaf.device] = rows.to(leaf.device)
+                on_device[leaf.device] = move(rows, leaf.device)
             taken = on_device[leaf.device]
             is_packed = leaf.stride(0) == leaf[0].numel() if len(leaf) else False
             if not is_packed or leaf.requires_grad:
@@ -283,7 +284,7 @@ def shapes(batch: Any, lists: Lists) -> list[Any]:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Moves the tensors of a batch, asynchronously if their memory is pinned.
+    """Moves the tensors of a batch, to an accelerator without waiting for it.
 
     An object of another kind moves by its own ``to``, if it has one.
     """
@@ -292,7 +293,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
         if isinstance(leaf, Tensor):
             if leaf.is_meta and device.type != "meta":
                 raise BatchError("a batch has a meta tensor, without values: give one with them")
-            return leaf.to(device, non_blocking=True)
+            return move(leaf, device)
         return leaf.to(device) if hasattr(leaf, "to") else leaf
 
     return _map(moved, _LEAVES, batch)

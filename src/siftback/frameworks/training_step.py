@@ -15,7 +15,7 @@ from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.frameworks.step_selection import replaced
 from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
-from siftback.host_reads import HostReads
+from siftback.host_reads import HostReads, move
 from siftback.losses.per_example import Reduction, valid_examples
 from siftback.scorers.selection_pass import untouched
 
@@ -274,7 +274,7 @@ class LossCall:
             return whole
         reads.add(self._check_mean, self.checked().float().mean(), whole.detach().float().mean())
         losses = self.form.per_example(self._outputs, self.targets)
-        return (losses * weights.to(losses, non_blocking=True)).mean()
+        return (losses * move(weights, losses.device).to(losses.dtype)).mean()
 
     def _check_mean(self, mean: Tensor, value: Tensor) -> None:
         """Makes sure that weights of examples can be applied to the loss, which has a value."""

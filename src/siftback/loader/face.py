@@ -13,6 +13,7 @@ from siftback.batches.indices import fingerprint
 from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
 from siftback.errors import ConfigError, StateError
+from siftback.host_reads import move
 from siftback.loader.before_reading import DrawingPipeline
 from siftback.loader.chained import ChainedSource, ChainingPipeline, count_whole_batches
 from siftback.loader.losses import LossRecord, OnNonfinite, watched_loss
@@ -380,7 +381,7 @@ class SelectiveLoader:
         if reduced:
             return losses.reshape(())
         if weights is not None:
-            losses = losses * weights.to(losses.device, non_blocking=True)
+            losses = losses * move(weights, losses.device)
         if stays is None:
             return losses.mean()
         # Without an index, of whose length the host would wait to be told; of none, a zero.

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from siftback.arguments import check_object
 from siftback.errors import BatchError, ConfigError, LossError
+from siftback.host_reads import move
 from siftback.tensor_arguments import is_dense
 
 LossFn = Callable[..., Tensor]
@@ -286,7 +287,7 @@ class Reduction:
             options: Those of the loss function.
         """
         if weights is not None:
-            terms = terms * weights.to(terms.device, non_blocking=True)
+            terms = terms * move(weights, terms.device)
         total = terms.index_select(0, rows).sum()
         return total / self.divisor(rows, *arguments, **options) if len(rows) else total
 

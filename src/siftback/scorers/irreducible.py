@@ -11,6 +11,7 @@ from siftback.batches import tree
 from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError
+from siftback.host_reads import move
 from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import check_scorer
@@ -97,7 +98,7 @@ class Irreducible(Stateful, Scorer):
                 "as irreducible_losses does"
             )
         scores = self.scorer.score(losses, model, batch, indices)
-        return scores - irreducible.to(scores.device, non_blocking=True)
+        return scores - move(irreducible, scores.device)
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Calls the inner scorer."""

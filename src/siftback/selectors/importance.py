@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_flag, check_number, check_share
+from siftback.host_reads import move
 from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities, precise
 from siftback.selectors.selection import Selection, ShareSelector, check_call, check_scores
 from siftback.state import Check, tensor
@@ -81,7 +82,7 @@ def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Ge
     tensor([0., 3., 1.])
     """
     device, ends = distribution.device, precise(distribution).cumsum(0)
-    places = torch.rand(count, generator=generator, dtype=ends.dtype).to(device, non_blocking=True)
+    places = move(torch.rand(count, generator=generator, dtype=ends.dtype), device)
     if ends.dtype == torch.float64:  # in order, as each search is then near the one before
         places = places.sort().values
     # Kept below the last end, to which the product may be rounded up.
@@ -211,8 +212,7 @@ class Kath18(ShareSelector):
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Returns whether importance sampling is on, and a draw's probabilities."""
         distribution = importance_distribution(scores)
-        # To an accelerator without waiting; from one, the number must have arrived.
-        average = self._tau.to(scores.device, non_blocking=scores.device.type != "cpu")
+        average = move(self._tau, scores.device)
         threshold = self.threshold
         if threshold is None:
             threshold = break_even_tau(len(scores), count)

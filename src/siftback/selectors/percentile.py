@@ -11,6 +11,7 @@ from torch import Tensor
 
 from siftback.arguments import check_integer, check_number, check_object, check_share, format_value
 from siftback.errors import ConfigError
+from siftback.host_reads import move
 from siftback.selectors.sampling import choose
 from siftback.selectors.selection import (
     Selection,
@@ -221,8 +222,7 @@ class LossHistory(Stateful):
             history.
         """
         losses = losses.detach().float()
-        # To an accelerator without waiting; from one, the numbers must have arrived.
-        before = self._losses.to(losses.device, non_blocking=losses.device.type != "cpu")
+        before = move(self._losses, losses.device)
         joined = torch.cat((before, losses))
         left = max(len(joined) - max(self.size, len(losses)), 0)
         self._losses = joined[-self.size :].clone()

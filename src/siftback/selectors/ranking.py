@@ -7,6 +7,7 @@ from torch import Tensor
 
 from siftback.arguments import check_number, format_value
 from siftback.errors import ConfigError
+from siftback.host_reads import move
 from siftback.selectors.percentile import (
     LossHistory,
     beta_of_keep,
@@ -67,7 +68,7 @@ def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor
     """
     # `topk` may take any of equal scores: in random order, each is equally likely.
     order = torch.randperm(len(scores), generator=generator)
-    order = order.to(scores.device, non_blocking=True)
+    order = move(order, scores.device)
     return order[scores[order].topk(count).indices].sort().values
 
 
@@ -180,7 +181,7 @@ class SoftTopK(ShareSelector):
         noise = noise.exponential_(generator=generator).log_().neg_()
         # Relative to the highest score; scores of -inf stay in random order.
         highest = ((scores - scores.max()) / self.temperature).nan_to_num()
-        keys = highest + noise.to(scores.device, non_blocking=True)
+        keys = highest + move(noise, scores.device)
         return unweighted(choose_top(keys, count or count_of(self.keep, len(scores)), generator))
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from siftback.host_reads import move
 from siftback.selectors.selection import Selection, unweighted
 
 LEAST_PROBABILITY = 1e-12
@@ -53,7 +54,7 @@ def choose(
         return unweighted(choose_exactly(probabilities, count, generator))
     dtype = torch.promote_types(probabilities.dtype, torch.float32)
     draws = torch.rand(len(probabilities), generator=generator, dtype=dtype)
-    is_chosen = draws.to(probabilities.device, non_blocking=True) < probabilities
+    is_chosen = move(draws, probabilities.device) < probabilities
     return unweighted(is_chosen.nonzero().squeeze(1))
 
 
@@ -87,10 +88,10 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     size = len(probabilities)
     if count == size:
         return torch.arange(size, device=device)
-    order = torch.randperm(size, generator=generator).to(device, non_blocking=True)
+    order = move(torch.randperm(size, generator=generator), device)
     lengths = inclusion_probabilities(probabilities, count)[order]
     dtype = torch.promote_types(lengths.dtype, torch.float32)  # of u, near 1 without it
-    start = torch.rand((), generator=generator, dtype=dtype).to(device, non_blocking=True)
+    start = move(torch.rand((), generator=generator, dtype=dtype), device)
     ends = lengths.cumsum(0)
     points = torch.ceil((ends * (count / ends[-1]) - start).clamp(min=0))  # left of each end
     hits = points.diff(prepend=points.new_zeros(1))

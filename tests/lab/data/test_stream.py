@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siftback import Epochs, Memory, Pool, SelectiveLoader
 from siftback.errors import ConfigError
 from siftback.lab.data import stream
 from siftback.lab.data.augment import Augment
@@ -174,3 +175,24 @@ def test_an_accelerator_sees_the_same_batches(data):
     for (images, labels), (images_there, labels_there) in zip(here, there, strict=True):
         assert torch.equal(labels, labels_there.cpu())
         torch.testing.assert_close(images, images_there.cpu())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_an_accelerator_is_not_waited_for_within_an_epoch(data):
+    augment = Augment(padding=2, flip=True, cutout=3)
+    batches = BatchStream(data, 8, 0, augment, "cuda", indexed=True)
+    rule = Memory(keep=0.5, warmup=Epochs(1))
+    loader = SelectiveLoader(
+        batches, memory=rule, epochs=3, pool=Pool(8, drop_last="carry"), shorter_epochs=True
+    )
+    for _ in range(3):
+        remaining = iter(loader)  # what is drawn waits for the losses of the epoch before
+        loader.loss(next(remaining)[0].mean((1, 2, 3)))
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for images, _ in remaining:
+                loader.loss(images.mean((1, 2, 3)))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert loader.stats.unread

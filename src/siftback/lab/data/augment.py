@@ -16,6 +16,11 @@ from torch.nn import functional as F
 MIXUP_STREAM = 1
 
 
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the processor on a device, a GPU without waiting for it."""
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
 def random_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
     """Shifts each image by up to ``padding`` pixels a side; what moves in is black (0).
 
@@ -32,7 +37,8 @@ def random_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
     [6, 4, 6, 6]
     """
     batch, _, height, width = images.shape
-    top, left = torch.randint(2 * padding + 1, (2, batch), generator=generator).to(images.device)
+    places = torch.randint(2 * padding + 1, (2, batch), generator=generator)
+    top, left = on_device(places, images.device)
     # All the crops of an image are views of its padded copy; indexing them copies one each.
     windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     return windows[torch.arange(batch, device=images.device), :, top, left]
@@ -50,7 +56,7 @@ def random_flip(images: Tensor, generator: Generator) -> Tensor:
     [[0, 1], [1, 0], [1, 0], [0, 1]]
     """
     flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator, dtype=torch.bool)
-    return torch.where(flipped.to(images.device), images.flip(-1), images)
+    return torch.where(on_device(flipped, images.device), images.flip(-1), images)
 
 
 def cutout(images: Tensor, length: int, generator: Generator, fill: Tensor | None = None) -> Tensor:
@@ -72,7 +78,7 @@ def cutout(images: Tensor, length: int, generator: Generator, fill: Tensor | Non
     batch, channels, height, width = images.shape
     rows = _cover(height, length, batch, generator).view(batch, height, 1)
     columns = _cover(width, length, batch, generator).view(batch, 1, width)
-    square = (rows & columns).to(images.device)
+    square = on_device(rows & columns, images.device)
     cut = images.clone()
     values = torch.zeros(channels) if fill is None else fill
     # A channel at a time: twice as fast as one mask broadcast over the channels.
@@ -131,5 +137,5 @@ def mix(images: Tensor, alpha: float, seed: int, batch: int) -> tuple[Tensor, Te
     """
     random = np.random.default_rng([seed, batch, MIXUP_STREAM])
     share = float(random.beta(alpha, alpha))
-    partners = torch.from_numpy(random.permutation(len(images))).to(images.device)
+    partners = on_device(torch.from_numpy(random.permutation(len(images))), images.device)
     return torch.lerp(images, images[partners], 1 - share), partners, share

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.data.augment import Augment
+from siftback.lab.data.augment import Augment, on_device
 from siftback.lab.data.data_set import (
     IGNORED,
     PAD,
@@ -171,7 +171,7 @@ class BatchStream:
 
     def batch_of(self, indices: Tensor, generator: torch.Generator | None = None) -> Batch:
         """Returns training examples by index, int64[n], augmented where there is a generator."""
-        rows = indices.to(self._labels.device)
+        rows = on_device(indices, self._labels.device)
         inputs = self._inputs.index_select(0, rows)
         inputs = inputs.permute(0, 3, 1, 2) if self._channels_last else inputs
         return self._finish(inputs, self._labels.index_select(0, rows), generator)

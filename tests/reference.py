@@ -43,6 +43,15 @@ def order_probabilities(examples: int, subset: int, count: int) -> list[float]:
     ]
 
 
+def inclusion_probabilities(probabilities: Sequence[float], count: int) -> list[float]:
+    """min(1, c p), which sum to k: the highest are set to 1 until the next one is below it."""
+    rest = sorted(probabilities)
+    while rest[-1] * count > sum(rest):
+        rest.pop()
+        count -= 1
+    return [min(1.0, value * count / sum(rest)) for value in probabilities]
+
+
 def one_at_a_time(
     losses: Iterable[float],
     history: deque[float],

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import reference
 from siftback import Percentile, Uniform
 from siftback.selectors.sampling import choose_exactly, inclusion_probabilities
 from siftback.selectors.uniform import All
@@ -24,6 +25,13 @@ def test_probabilities_sum_to_k_in_the_order_of_the_probabilities(values, data):
     assert float(scaled.max()) <= 1
     order = probabilities.argsort()
     assert (scaled[order].diff() >= -1e-6).all()
+
+
+@given(st.lists(st.floats(0.001, 1) | st.just(0.5), min_size=1, max_size=40), st.data())
+def test_the_highest_are_certain_and_the_others_scaled(values, data):
+    count = data.draw(st.integers(1, len(values)))
+    scaled = inclusion_probabilities(torch.tensor(values, dtype=torch.float64), count)
+    assert scaled.tolist() == pytest.approx(reference.inclusion_probabilities(values, count))
 
 
 @given(probabilities, st.data())

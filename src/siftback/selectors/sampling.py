@@ -91,12 +91,12 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     order = move(torch.randperm(size, generator=generator), device)
     lengths = inclusion_probabilities(probabilities, count)[order]
     dtype = torch.promote_types(lengths.dtype, torch.float32)  # of u, near 1 without it
-    start = move(torch.rand((), generator=generator, dtype=dtype), device)
+    start = torch.rand((), generator=generator, dtype=dtype)  # operations take it from the CPU
     ends = lengths.cumsum(0)
     points = torch.ceil((ends * (count / ends[-1]) - start).clamp(min=0))  # left of each end
-    hits = points.diff(prepend=points.new_zeros(1))
+    hits = torch.cat((points[:1], points.diff()))
     # By rounding, an interval of about 1 may hold no point or two: `topk` still keeps exactly k.
-    return sort_values(order[hits.topk(count).indices])[0]
+    return sort_values(order[hits.topk(count, sorted=False).indices])[0]
 
 
 def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
@@ -112,16 +112,12 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     >>> inclusion_probabilities(torch.tensor([0.1, 0.2, 0.9]), 2)
     tensor([0.3333, 0.6667, 1.0000])
     """
-    ordered, order = sort_values(precise(probabilities).clamp(min=LEAST_PROBABILITY))
-    places = torch.arange(size := len(ordered), device=ordered.device)
-    # In ascending order: with the j values after a place at 1, those up to it are scaled by
-    # (k - j) / (their sum). The right place is the last one whose own value stays within 1.
-    scales = (places + (count + 1 - size)) / ordered.cumsum(0)
-    fits = (scales * ordered <= 1) | (places <= size - count)
-    last = (fits * places).amax()
-    scale = scales.take(last)  # indexing with brackets would synchronize
-    scaled = torch.where(places > last, 1.0, (scale * ordered).clamp_(max=1.0))
-    return torch.empty_like(scaled).scatter_(0, order, scaled)
+    values = precise(probabilities).clamp(min=LEAST_PROBABILITY)
+    sums = sort_values(values)[0].cumsum(0)[-count:]
+    # With the j highest values at 1, the others are scaled by (k - j) / (their sum). With too few
+    # or too many at 1 that is less, so that c is the largest.
+    scale = (torch.arange(1, count + 1, device=values.device) / sums).amax()
+    return (values * scale).clamp_(max=1.0)
 
 
 def sort_values(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -201,7 +201,7 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
             if leaf.device not in on_device:
                 on_device[leaf.device] = move(rows, leaf.device)
             taken = on_device[leaf.device]
-            is_packed = leaf.stride(0) == leaf[0].numel() if len(leaf) else False
+            is_packed = leaf.stride(0) == leaf.shape[1:].numel()
             if not is_packed or leaf.requires_grad:
                 return leaf[taken]
             # In the tensor's memory layout, so that a model computes as with the whole; several

@@ -225,7 +225,7 @@ class LossHistory(Stateful):
         before = move(self._losses, losses.device)
         joined = torch.cat((before, losses))
         left = max(len(joined) - max(self.size, len(losses)), 0)
-        self._losses = joined[-self.size :].clone()
+        self._losses = joined[-self.size :]
         if not _LONG < len(joined) - left <= self.size:
             self._window = None
             return count_shares(losses, len(joined) - left, [joined[left:].sort().values])

@@ -166,8 +166,8 @@ class Training:
     def scoring(self) -> None:
         """Makes the forwards of a scoring pass over an epoch."""
         self.model.eval()
-        with torch.no_grad(), self.casting():
-            for batch in self.loader:
+        for batch in self.loader:
+            with torch.no_grad(), self.casting():  # weights that have changed are cast each time
                 self.losses(self.model, batch)
         self.model.train()
 

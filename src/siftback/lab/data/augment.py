@@ -80,9 +80,9 @@ def cutout(images: Tensor, length: int, generator: Generator, fill: Tensor | Non
     columns = _cover(width, length, batch, generator).view(batch, 1, width)
     square = on_device(rows & columns, images.device)
     cut = images.clone()
-    values = torch.zeros(channels) if fill is None else fill
+    values = [0] * channels if fill is None else fill.tolist()
     # A channel at a time: twice as fast as one mask broadcast over the channels.
-    for channel, value in zip(cut.unbind(1), values.to(images), strict=True):
+    for channel, value in zip(cut.unbind(1), values, strict=True):
         channel.masked_fill_(square, value)
     return cut
 

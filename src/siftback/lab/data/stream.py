@@ -228,7 +228,7 @@ class NormalisedImages:
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         mean, std = data.moments
         # The byte nearest to the mean of each channel, which becomes 0.
-        self._zero = (255 * mean).round().to(torch.uint8).to(device)
+        self._zero = (255 * mean).round().to(torch.uint8)
         # A whole image of constants, in the batch's own layout, lets torch run over both as over
         # one long vector: several times faster than broadcasting three numbers.
         shape = (1, *data.train_inputs.shape[1:])

@@ -30,7 +30,7 @@ def environment(arguments: dict[str, Any]) -> dict[str, Any]:
     'cpu'
     """
     return {
-        "siftback": version("siftback"),
+        "siftback": siftback.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": version("numpy"),

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import fmean
 
 from goals import Goal, begin, options, report
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import comparison_folders, is_comparison
 from siftback.lab.report.verdict import Verdict, verdicts
 from siftback.lab.strategies.strategy import AN_EPOCH, Strategy
 from siftback.lab.strategies.table import find_strategy
@@ -31,11 +32,11 @@ def waits(strategy: Strategy) -> bool:
 
 def changed(before: Path, after: Path) -> Iterator[tuple[Verdict, Verdict]]:
     """The verdicts on each configuration that was trained both ways, from the first batch first."""
-    for summary in sorted(before.rglob(SUMMARY)):
-        place = summary.parent.relative_to(before)
-        if not (after / place / SUMMARY).exists():
+    for folder in comparison_folders(before):
+        place = folder.relative_to(before)
+        if not is_comparison(after / place):
             continue
-        both = [Comparison.read(folder / place) for folder in (before, after)]
+        both = [Comparison.read(results / place) for results in (before, after)]
         if ["rate_by" in one.environment["arguments"] for one in both] != [False, True]:
             continue  # not the last without a first epoch, and the first with it
         found, then = ({one.label: one for one in verdicts([comparison])} for comparison in both)

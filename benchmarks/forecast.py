@@ -42,8 +42,9 @@ from siftback.lab.figures.pays import (
 )
 from siftback.lab.figures.titles import argument
 from siftback.lab.recipes.recipe import Scale, find_recipe
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.environment import environment
+from siftback.lab.records.folder import comparison_folders, is_comparison
 from siftback.lab.records.tables import markdown
 from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
 
@@ -95,7 +96,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
         for name, plan in find_recipe(recipe).plans(Scale.FULL).items()
         if any(f"{rule}@{KEEP}" in plan.strategies for rule in (DEFAULT, WITHOUT_TAIL))
         and (plan.settings.budget or 0) > 1
-        and (recipe == "pays" or (folder / f"{recipe}-full" / name / SUMMARY).is_file())
+        and (recipe == "pays" or is_comparison(folder / f"{recipe}-full" / name))
     }
     for name in sorted(cases, key=lambda name: (float(name.rsplit("-", 1)[1]) > 4, name)):
         yield name, cases[name]
@@ -133,9 +134,9 @@ def read_warm_up(path: Path) -> tuple[float, float]:
 def read_cases(folder: Path = FORECAST) -> list[Case]:
     """Returns the cases that have losses and a measured ratio, in the order of their titles."""
     comparisons = [
-        Comparison.read(path.parent)
+        Comparison.read(folder)
         for records in RECORDS.values()
-        for path in sorted(records.rglob(SUMMARY))
+        for folder in comparison_folders(records)
     ]
     folders = {(title_of(item), argument(item, "budget")): item.folder for item in comparisons}
     cases = []

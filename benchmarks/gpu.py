@@ -50,7 +50,8 @@ from siftback.lab.experiments.comparison import (
 )
 from siftback.lab.models import build
 from siftback.lab.recipes.recipe import Scale, draw_recipe, find_recipe, plan_cost, recipe_plans
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import is_comparison
 from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import Reporter
 from single_pass import image_losses, medians, token_losses
@@ -311,8 +312,8 @@ def join_runs(plan: Plan, folder: Path, parts: Iterable[Path]) -> None:
         folder: Its folder.
         parts: Those of its single runs.
     """
-    for part in parts:
-        for run in Comparison.read(part).runs if (part / SUMMARY).is_file() else ():
+    for part in filter(is_comparison, parts):
+        for run in Comparison.read(part).runs:
             (folder / run.record).parent.mkdir(parents=True, exist_ok=True)
             for name in filter(lambda name: (part / name).is_file(), (run.record, TOKENIZER)):
                 shutil.copy(part / name, folder / name)

@@ -13,9 +13,9 @@ def test_comparisons_at_any_depth_are_packed_and_gone_on_with(call, tmp_path):
         for seed in (0, 1):
             add(made, "traditional", POINTS, seed)
     status, printed, _ = call("pack", tmp_path)
-    assert (status, printed) == (0, "4 runs packed, of 2 comparisons\n")
+    assert (status, printed) == (0, "6 files packed, of 2 comparisons\n")
     assert (tmp_path / "more" / "two" / PACKED).exists()
-    assert call("pack", tmp_path)[1] == "0 runs packed, of 0 comparisons\n"
+    assert call("pack", tmp_path)[1] == "0 files packed, of 0 comparisons\n"
 
 
 def test_a_packed_comparison_is_resumed_with_another_seed(call, tmp_path):
@@ -28,6 +28,17 @@ def test_a_packed_comparison_is_resumed_with_another_seed(call, tmp_path):
     after = Comparison.read(tmp_path / "c")
     assert (after.runs[:1], len(after.runs)) == (before, 2)
     assert all(after.evaluations(run) for run in after.runs)
+    assert call("pack", tmp_path)[1] == "2 files packed, of 1 comparisons\n"
+    assert Comparison.read(tmp_path / "c") == after
+
+
+def test_a_summary_that_stays_is_told(call, tmp_path):
+    made = comparison(tmp_path)
+    add(made, "traditional", POINTS)
+    (tmp_path / "summary.json").write_text("{")
+    status, printed, err = call("pack", tmp_path)
+    assert (status, printed) == (0, "1 files packed, of 1 comparisons\n")
+    assert "summary.json stays" in err
 
 
 def test_a_folder_without_comparisons_is_refused(call, tmp_path):

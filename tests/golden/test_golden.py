@@ -23,6 +23,7 @@ from siftback.lab.figures.reading import read
 from siftback.lab.papers import beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import comparison_folders
 from siftback.lab.records.frame import Axis, Range, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.summary_table import rows
@@ -171,7 +172,7 @@ def reference_speedup(
 
 @pytest.mark.parametrize(
     "folder",
-    [path.parent for path in sorted(RESULTS.rglob("summary.json"))],
+    comparison_folders(RESULTS),
     ids=lambda folder: str(folder.relative_to(RESULTS)),
 )
 @pytest.mark.sampled(4)

@@ -39,7 +39,7 @@ SECTIONS = {
         "figures": "Make the papers' figures and tables that records suffice for.",
         "results": "Build the pages of results from recorded comparisons.",
         "suspects": "List the training examples that seem mislabelled.",
-        "pack": "Put the records of comparisons that ended into one file each.",
+        "pack": "Put each comparison into one file.",
     },
     "What there is": {
         "strategies": "List the strategies, each with its ideal cost of one example.",

@@ -1,5 +1,6 @@
 """From records: ``siftback report``, ``figures``, ``results``, ``suspects`` and ``pack``."""
 
+from itertools import chain
 from pathlib import Path
 
 import typer
@@ -135,21 +136,22 @@ def suspects_command(
 
 @command("pack")
 def pack_command(folders: list[Path]) -> None:
-    """Put the records of comparisons that ended into one file each.
+    """Put each comparison into one file.
 
-    A run writes a file of its own under records/; here those of a comparison become one,
-    records.jsonl.gz, compressed, as is best in a repository. Every command reads both, and
-    --resume goes on from both.
+    A run writes a file of its own under records/, and summary.json lists them; here those that
+    ended and the summary become one, records.jsonl.gz, compressed, as is best in a repository.
+    Every command reads both, and --resume goes on from both.
 
     Args:
         folders: Folders that siftback compare wrote, or that hold such.
     """
-    from siftback.lab.records.comparison_record import SUMMARY
-    from siftback.lab.records.folder import pack
+    from siftback.lab.records.folder import SUMMARY, comparison_folders, pack
 
-    paths = [path.parent for folder in folders for path in sorted(folder.rglob(SUMMARY))]
+    paths = [path for folder in folders for path in comparison_folders(folder)]
     if not paths:
         names = ", ".join(map(str, folders))
         raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
-    moved = [pack(folder) for folder in paths]
-    typer.echo(f"{sum(moved)} runs packed, of {sum(map(bool, moved))} comparisons")
+    moved, problems = zip(*map(pack, paths), strict=True)
+    for problem in chain(*problems):
+        typer.echo(problem, err=True)
+    typer.echo(f"{sum(moved)} files packed, of {sum(map(bool, moved))} comparisons")

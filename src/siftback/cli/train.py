@@ -147,7 +147,8 @@ def _train(
     """Carries out a plan, with several seeds where it is short, and prints the results."""
     from siftback.lab.experiments.comparison import compare, prepare_data
     from siftback.lab.figures.error_plots import draw_errors
-    from siftback.lab.records.comparison_record import SUMMARY, Comparison
+    from siftback.lab.records.comparison_record import Comparison
+    from siftback.lab.records.folder import is_comparison
     from siftback.lab.report.numbers import numbers
     from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
     from siftback.lab.run.workload import batch_work, is_short
@@ -173,7 +174,7 @@ def _train(
             compare(plan, out, reporter, existing, on_model, policy, data)
     except KeyboardInterrupt:
         stopped = True
-    if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:
+    if is_comparison(out) and (comparison := Comparison.read(out)).runs:
         picture = draw_errors(comparison, out)[0]
         if as_json:
             show_json(numbers(comparison) | {"picture": str(picture)})

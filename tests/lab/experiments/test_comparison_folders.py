@@ -13,7 +13,7 @@ import torch
 from command_line import Call
 from runs_to_kill import compare_and_keep, settings, told
 from siftback.errors import ConfigError, StateError
-from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.comparison import Plan, compare, is_finished
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.folder import LOCK, is_locked, locked, pack, record_names
 from siftback.lab.run.checkpoints import CHECKPOINTS
@@ -201,6 +201,25 @@ def test_a_summary_that_is_gone_is_made_again_without_training(tmp_path: Path, w
     compare_and_keep(folder, settings(), ["sb"], 1.0, reporter)
     assert not reporter.begun
     assert told(folder) == told(whole)
+
+
+def test_a_packed_comparison_is_refused_or_gone_on_with_without_training(
+    tmp_path: Path, whole: Path
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "c")
+    before = Comparison.read(folder)
+    assert pack(folder) == (2, [])
+    plan = Plan(settings(), ["sb"], [0.5], [0], matched=False)
+    assert is_finished(plan, folder)
+    with pytest.raises(ConfigError, match="holds a comparison already"):
+        compare(plan, folder, Reporter())
+    reporter = Watching()
+    compare(plan, folder, reporter, "resume")
+    assert not reporter.begun
+    assert Comparison.read(folder) == before
+    assert (folder / "summary.json").exists()
+    assert pack(folder) == (1, [])
+    assert Comparison.read(folder) == before
 
 
 @needs_full

@@ -11,6 +11,7 @@ import pytest
 from siftback.lab.papers import CLAIMS, OVERHEAD, RUNS, beside, by_recipe
 from siftback.lab.recipes.recipe import find_recipe, recipe_names, recipe_plans
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import comparison_folders
 from siftback.lab.records.observations import SHARES
 from siftback.lab.report.front import write_parts
 from siftback.lab.report.results_page import write_page
@@ -50,9 +51,7 @@ def test_every_claim_is_of_runs_that_there_are():
         for scale in ("small", "full")
         for folder in recipe_plans(recipe, scale, Path())
     }
-    recorded = {
-        path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("summary.json")
-    }
+    recorded = {path.relative_to(RESULTS).as_posix() for path in comparison_folders(RESULTS)}
     for claim in CLAIMS:
         for folder in claim.folders:
             of_recipe = folder.startswith(f"{RUNS}/")

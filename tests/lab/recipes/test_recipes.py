@@ -26,6 +26,7 @@ from siftback.lab.recipes.recipe import (
     recipes_used,
 )
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import pack
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import STRATEGIES, find_strategy
@@ -312,6 +313,10 @@ def test_a_recipe_runs_draws_and_grows(own, tmp_path):
     assert [*plans] == [out / "own-small" / n for n in ("plain", "noisy")]
     for folder, plan in plans.items():
         compare(plan, folder, Reporter(), "refuse")
+    unpacked = [Comparison.read(folder) for folder in plans]
+    for folder in plans:
+        assert pack(folder) == (4, [])
+    assert [Comparison.read(folder) for folder in plans] == unpacked
     assert all(is_finished(plan, folder) for folder, plan in plans.items())
     drawn = list(draw_recipe(recipe, "small", out, plans))
     assert [analysis.name for analysis, _ in drawn] == ["fig6", "table1"]

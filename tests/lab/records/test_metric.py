@@ -5,7 +5,8 @@ import json
 import pytest
 
 from siftback.errors import StateError
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import SUMMARY
 from siftback.lab.records.frame import paired_differences, read_evaluations, read_runs, speedups
 from siftback.lab.records.run_summary import bits_per_character
 from siftback.lab.records.summary_table import rows

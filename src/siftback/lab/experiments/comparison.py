@@ -17,9 +17,9 @@ from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
-from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter
+from siftback.lab.records.comparison_record import Comparison, RecordWriter
 from siftback.lab.records.environment import environment
-from siftback.lab.records.folder import PACKED, atomic_write, locked, record_names
+from siftback.lab.records.folder import PACKED, atomic_write, is_comparison, locked, record_names
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RECORDS, RunSummary
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
@@ -167,7 +167,7 @@ def check_strategy(run: Run, settings: Settings) -> None:
 
 def is_finished(plan: Plan, folder: Path) -> bool:
     """Returns whether a folder holds all runs of a plan, made with its settings."""
-    if not (folder / SUMMARY).is_file():
+    if not is_comparison(folder):
         return False
     comparison = Comparison.read(folder)
     records = {summary.record for summary in comparison.runs}
@@ -414,7 +414,7 @@ def refuse_begun(folder: Path, existing: Existing, what: str) -> None:
     Raises:
         ConfigError: If it does.
     """
-    if existing == "refuse" and ((folder / SUMMARY).exists() or record_names(folder)):
+    if existing == "refuse" and (is_comparison(folder) or record_names(folder)):
         raise ConfigError(
             f"{folder} holds a comparison already: give another --out, or --resume to go on "
             f"{what}, or --overwrite to lose it"

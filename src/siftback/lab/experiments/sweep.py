@@ -21,8 +21,8 @@ from siftback.lab.experiments.comparison import (
     prepare_data,
     refuse_begun,
 )
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.folder import is_locked, locked, record_names
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import is_comparison, is_locked, locked, record_names
 from siftback.lab.records.summary_table import terminal_rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.checkpoints import CheckpointPolicy
@@ -68,7 +68,7 @@ class GridCell:
     @property
     def comparison(self) -> Comparison | None:
         """Its comparison so far."""
-        return Comparison.read(self.folder) if (self.folder / SUMMARY).exists() else None
+        return Comparison.read(self.folder) if is_comparison(self.folder) else None
 
 
 def read_grid(written: Sequence[str]) -> dict[str, list[str]]:

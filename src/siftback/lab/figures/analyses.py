@@ -24,7 +24,8 @@ from siftback.lab.figures.figure import (
     Panel,
     Picture,
 )
-from siftback.lab.records.comparison_record import UNREADABLE, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import UNREADABLE
 from siftback.lab.records.formatting import one_of
 
 WORDS: dict[str, dict[str, Any]] = tomllib.loads(

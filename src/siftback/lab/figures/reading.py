@@ -6,14 +6,16 @@ from pathlib import Path
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES_FOLDER
-from siftback.lab.records.comparison_record import (
+from siftback.lab.records.comparison_record import Comparison, parse_evaluations
+from siftback.lab.records.folder import (
     SUMMARY,
     UNREADABLE,
-    Comparison,
+    comparison_folders,
     error_text,
-    parse_evaluations,
+    record_lines,
+    record_names,
+    summary_path,
 )
-from siftback.lab.records.folder import record_lines, record_names
 from siftback.lab.records.observations import OBSERVED, damage
 from siftback.lab.records.run_summary import RunSummary, check_types
 
@@ -23,7 +25,7 @@ TABLE = ".parquet"  # what `siftback score`, `prune` and `suspects` write
 def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     """Reads comparisons, or folders that hold some at any depth.
 
-    A run is taken where its entry in ``summary.json`` and its file under ``records/`` are whole.
+    A run is taken where its entry in the summary and its own record are whole.
 
     Args:
         folders: Folders. Of what else ``runs/*`` may give, tables of scores and subsets are passed
@@ -41,7 +43,7 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     for path in (folders := list(folders)):
         if not path.exists():
             raise ConfigError(f"{path} is not a folder: give one that siftback compare wrote")
-        folders_below = sorted(summary.parent for summary in path.rglob(SUMMARY))
+        folders_below = comparison_folders(path)
         if not folders_below and path.suffix != TABLE:
             problems.append(f"{path.resolve().name} holds no {SUMMARY}, and is left out")
         for folder in map(Path.resolve, folders_below):
@@ -56,17 +58,18 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
 
 def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
     """A comparison's runs that can be read, and what is said of the others."""
+    summary = f"{folder.name}/{summary_path(folder).name}"
     try:
         comparison, entries = Comparison.read_entries(folder)
     except UNREADABLE as error:
-        return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({error_text(error)})"]
+        return None, [f"{summary} is damaged, and left out ({error_text(error)})"]
     problems = []
     for number, entry in enumerate(entries, start=1):
         try:
             run = RunSummary.from_json(entry)
         except UNREADABLE as error:
-            what = f"{folder.name}/{SUMMARY}: run {number} of {len(entries)}"
-            problems.append(f"{what} is damaged, and left out ({error_text(error)})")
+            what = f"run {number} of {len(entries)} is damaged, and left out ({error_text(error)})"
+            problems.append(f"{summary}: {what}")
             continue
         if damage_found := _damage(folder, run):
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
@@ -93,7 +96,7 @@ def _why_unlisted(folder: Path, record: str) -> str:
     except UNREADABLE as error:
         return f"is damaged ({error_text(error)})"
     ended = bool(lines) and '"kind": "end"' in lines[-1]
-    return f"is not in {SUMMARY}" if ended else "was broken off"
+    return f"is not in {summary_path(folder).name}" if ended else "was broken off"
 
 
 def _damage(folder: Path, run: RunSummary) -> str | None:

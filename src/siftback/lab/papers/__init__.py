@@ -10,7 +10,8 @@ from typing import Any
 from siftback.lab.figures.titles import task
 from siftback.lab.papers import ours
 from siftback.lab.recipes.recipe import find_recipe, recipe_names
-from siftback.lab.records.comparison_record import UNREADABLE, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import UNREADABLE
 from siftback.lab.records.formatting import counted
 from siftback.lab.records.run_summary import TRADITIONAL
 

@@ -21,7 +21,8 @@ from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.figure import Analysis
 from siftback.lab.figures.writing import write_analysis
 from siftback.lab.length import BACKWARD, FORWARD
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import is_comparison
 from siftback.lab.records.formatting import listed, one_of, readable
 from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.settings import (
@@ -360,7 +361,7 @@ def draw_recipe(
         folders: The folders of its comparisons, run before.
     """
     home = recipe if recipe.trains else recipes_used(recipe)[0]
-    recorded = [Comparison.read(folder) for folder in folders if (folder / SUMMARY).is_file()]
+    recorded = [Comparison.read(folder) for folder in filter(is_comparison, folders)]
     for analysis in analyse(recorded, recipe.draw).values():
         yield analysis, write_analysis(analysis, out / f"{home.name}-{scale}")
 

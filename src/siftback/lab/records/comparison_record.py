@@ -9,7 +9,7 @@ A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-l
 
 A run that was stopped leaves its file without the last line; a run that ended is also in
 ``summary.json``, which is always replaced whole, and can be made again from the last lines. The
-files of runs that ended may be packed into one, ``records.jsonl.gz``.
+files of runs that ended and their summary may be packed into one, ``records.jsonl.gz``.
 """
 
 import hashlib
@@ -22,7 +22,19 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from siftback.errors import StateError
-from siftback.lab.records.folder import atomic_write, entry_of, naming, record_lines, record_names
+from siftback.lab.records.folder import (
+    SUMMARY,
+    UNREADABLE,
+    atomic_write,
+    entry_of,
+    error_text,
+    is_comparison,
+    naming,
+    read_summary,
+    record_lines,
+    record_names,
+    summary_path,
+)
 from siftback.lab.records.formatting import listed
 from siftback.lab.records.run_summary import (
     METRICS,
@@ -34,11 +46,6 @@ from siftback.lab.records.run_summary import (
     known_fields,
     scoring_costs_of,
 )
-
-SUMMARY = "summary.json"
-
-# A damaged file can fail in as many ways as there are steps in reading it.
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
 
 
 class RecordWriter:
@@ -130,13 +137,6 @@ def threads_of(folder: Path) -> int | None:
     return threads if isinstance(threads, int) else None
 
 
-def error_text(error: BaseException) -> str:
-    """Returns the message of an error of reading, without the path."""
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    return f"{type(error).__name__}: {error}"
-
-
 def parse_evaluations(lines: Iterable[str]) -> Iterator[Evaluation]:
     """Yields the evaluations in one run's lines; a torn last line ends them."""
     for line in lines:
@@ -164,7 +164,7 @@ class Comparison:
     """The finished runs of one folder, with the environment they ran in.
 
     Attributes:
-        folder: Where ``summary.json`` lies.
+        folder: Where ``summary.json`` lies, or what it was packed into.
         environment: Versions, machine, commit and arguments.
         runs: The finished runs, in the order in which they ended.
         prices: By strategy what its scores cost, where they are no fresh forward passes: measured
@@ -178,13 +178,12 @@ class Comparison:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads ``summary.json``.
+        """Reads ``summary.json``, packed or not.
 
         Raises:
             FileNotFoundError: If the folder holds none.
             StateError: If it is damaged.
         """
-        path = folder / SUMMARY
         try:
             comparison, entries = cls.read_entries(folder)
             comparison.runs.extend(map(RunSummary.from_json, entries))
@@ -192,26 +191,27 @@ class Comparison:
             raise
         except UNREADABLE as error:
             raise StateError(
-                f"{path} is damaged ({error_text(error)}): put back a copy of it; or remove it and "
-                f"repeat what wrote it with --resume, which has finished runs from {RECORDS}/"
+                f"{summary_path(folder)} is damaged ({error_text(error)}): put back a copy of it; "
+                "or remove it and repeat what wrote it with --resume, which takes finished runs "
+                f"from {RECORDS}/ and trains the others"
             ) from error
         return comparison
 
     @classmethod
     def read_entries(cls, folder: Path) -> tuple[Self, list[Any]]:
-        """Reads ``summary.json`` but for its runs, whose entries are returned as they are.
+        """Reads the summary but for its runs, whose entries are returned as they are.
 
         Raises:
             UNREADABLE: If it is missing or damaged.
         """
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        summary = read_summary(folder)
         environment = dict(summary["environment"])
         dict(environment.get("arguments") or {})
         return cls(folder, environment, [], scoring_costs_of(summary)), list(summary["runs"])
 
     @classmethod
     def recover(cls, folder: Path) -> Self | None:
-        """Reads ``summary.json``, and from their own files runs that are not in it.
+        """Reads the summary, and from their own files runs that are not in it.
 
         It may lack those whose end it could not take, and it may be gone.
 
@@ -221,38 +221,34 @@ class Comparison:
         Raises:
             StateError: If it is damaged.
         """
-        comparison = cls.read(folder) if (folder / SUMMARY).exists() else None
+        comparison = cls.read(folder) if is_comparison(folder) else None
         for record in record_names(folder):
-            try:
+            with suppress(*UNREADABLE):  # it is run again
                 lines = record_lines(folder, record)
-            except UNREADABLE:  # it is run again
-                continue
-            first, last = entry_of(lines, 0), entry_of(lines, -1)
-            if comparison is None and isinstance(first.get("environment"), dict):
-                comparison = cls(folder, first["environment"], [])
-            if comparison is None or last.get("kind") != "end":
-                continue
-            try:
+                first, last = entry_of(lines, 0), entry_of(lines, -1)
+                if comparison is None and isinstance(first.get("environment"), dict):
+                    comparison = cls(folder, first["environment"], [])
+                if comparison is None or last.get("kind") != "end":
+                    continue
                 run = RunSummary.from_json(last)
-            except UNREADABLE:  # it is run again
-                continue
-            if run.record not in {known.record for known in comparison.runs}:
-                comparison.runs.append(run)
+                if run.record not in {known.record for known in comparison.runs}:
+                    comparison.runs.append(run)
         return comparison
 
     def write(self) -> None:
-        """Replaces ``summary.json`` whole, so that a reader never sees half of it.
+        """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
+        with atomic_write(self.folder / SUMMARY) as path:
+            path.write_text(self.to_json(), encoding="utf-8")
 
-        Each run is a line.
-        """
+    def to_json(self) -> str:
+        """Returns what ``summary.json`` says, each run in a line."""
         encode = json.JSONEncoder(separators=(",", ":")).encode
         runs = ",\n".join(encode(asdict(run)) for run in self.runs)
         entries = [f'"environment":{encode(self.environment)}', f'"runs":[\n{runs}\n]']
         if self.prices:
             prices = {name: asdict(price) for name, price in self.prices.items()}
             entries.append(f'"prices":{encode(prices)}')
-        with atomic_write(self.folder / SUMMARY) as path:
-            path.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
+        return "{\n" + ",\n".join(entries) + "\n}\n"
 
     @property
     def metric(self) -> Metric:

@@ -1,10 +1,15 @@
-"""The folder of a comparison: its files whole or not at all, its lock, and the runs' records.
+"""The folder of a comparison: its files whole or not at all, its lock, its summary and records.
 
-A run writes ``records/NAME.jsonl`` as it goes. `pack` moves the files of runs that ended into
-``records.jsonl.gz``, one after the other, the first line of each with the name of its file: what is
-kept for long, as in a repository, is one file in place of dozens that each fill a part of a block,
-and takes a fifth of the space. What the environments of all of them have in common is its first
-line. A run's own file, where there is one, is read in place of what was packed before.
+A run writes ``records/NAME.jsonl`` as it goes, and ``summary.json`` lists those that ended. `pack`
+moves both into ``records.jsonl.gz``: what is kept for long, as in a repository, is one file in
+place of dozens that each fill a part of a block, and takes a fifth of the space. Its lines are::
+
+    {"kind": "comparison", ...the summary, its runs by the names of their records alone...}
+    {"kind": "shared", "environment": ...what the environments of all runs have in common...}
+    {"kind": "run", "record": ...}          then a run's other lines; and so on for each run
+
+The last line of a run is its entry in the summary. Where there is a ``summary.json``, as there is
+again after ``--resume``, it is read in place of the packed one, and a run's own file likewise.
 """
 
 import contextlib
@@ -19,16 +24,27 @@ from pathlib import Path
 from typing import Any
 
 from siftback.errors import ConfigError
-from siftback.lab.records.run_summary import RECORDS
+from siftback.lab.records.run_summary import RECORDS, RunSummary, scoring_costs_of
 
 try:
     import fcntl
 except ImportError:  # Windows: there, nothing is locked
     fcntl = None  # type: ignore[assignment]
 
-PACKED, LOCK = "records.jsonl.gz", "lock"
+SUMMARY, PACKED, LOCK = "summary.json", "records.jsonl.gz", "lock"
 
+# A damaged file can fail in as many ways as there are steps in reading it.
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
+
+_COMPARISON = '{"kind": "comparison", '
 _SHARED, _HEADER = '{"kind": "shared", ', '{"kind": "run", '
+
+
+def error_text(error: BaseException) -> str:
+    """Returns the message of an error of reading, without the path."""
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -149,23 +165,56 @@ def _take(descriptor: int) -> bool:
     return True
 
 
+def comparison_folders(path: Path) -> list[Path]:
+    """Returns the folders of comparisons at any depth, in the order of their names."""
+    folders = {file.parent for name in (SUMMARY, PACKED) for file in path.rglob(name)}
+    return sorted(filter(is_comparison, folders))
+
+
+def is_comparison(folder: Path) -> bool:
+    """Returns whether a folder holds a comparison, packed or not."""
+    try:
+        return (folder / SUMMARY).exists() or SUMMARY in _packed_in(folder)
+    except ValueError:  # damaged: whoever reads it says so
+        return True
+
+
+def summary_path(folder: Path) -> Path:
+    """Returns the file that has a comparison's summary."""
+    return path if (path := folder / SUMMARY).exists() else folder / PACKED
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Returns what ``summary.json`` says, or said as it was packed.
+
+    Raises:
+        UNREADABLE: If the folder holds no comparison, or a damaged one.
+    """
+    summary: dict[str, Any] = json.loads("\n".join(record_lines(folder, SUMMARY)))
+    for number, run in enumerate(summary["runs"]):
+        if isinstance(run, str):  # packed, by the name of its record, which ends with its entry
+            end = entry_of(_packed_in(folder).get(run, []), -1)
+            summary["runs"][number] = {"record": run} | end
+    return summary
+
+
 def record_names(folder: Path) -> list[str]:
     """The records of a comparison's runs, ended or not, in the order of their names."""
     names = {f"{RECORDS}/{path.name}" for path in (folder / RECORDS).glob("*.jsonl")}
     with contextlib.suppress(ValueError):  # damaged: `record_lines` says so of each run
-        names.update(_packed_in(folder))
+        names.update(_packed_in(folder).keys() - {SUMMARY})
     return sorted(names)
 
 
 def record_lines(folder: Path, record: str) -> Sequence[str]:
-    """The lines of one run.
+    """The lines of one run, or of the summary.
 
     Args:
         folder: The comparison's.
-        record: As in `RunSummary.record`.
+        record: As in `RunSummary.record`; or ``summary.json``.
 
     Raises:
-        FileNotFoundError: If the run has no file, and is not packed.
+        FileNotFoundError: If it has no file, and is not packed.
         ValueError: If the file is not text, or the packed one is damaged.
     """
     path = folder / record
@@ -186,16 +235,17 @@ def entry_of(lines: Sequence[str], index: int) -> dict[str, Any]:
     return entry if isinstance(entry, dict) else {}
 
 
-def pack(folder: Path) -> int:
-    """Moves the files of runs that ended into ``records.jsonl.gz``.
+def pack(folder: Path) -> tuple[int, list[str]]:
+    """Moves the files of runs that ended, and their summary, into ``records.jsonl.gz``.
 
-    The runs that were broken off keep theirs, to go on with.
+    The runs that were broken off keep theirs, to go on with, and so does a summary that says other
+    than the records.
 
     Args:
         folder: The comparison's.
 
     Returns:
-        How many files were moved.
+        How many files were moved; and why ``summary.json`` was not, if it stays.
 
     Raises:
         ConfigError: If a process is training there, or what was packed before is damaged.
@@ -204,7 +254,7 @@ def pack(folder: Path) -> int:
         if not is_ours:
             raise ConfigError(f"{folder} is being trained in: pack it once that has ended")
         try:
-            _packed_in(folder)
+            summary = _packed_in(folder).get(SUMMARY, [])
         except ValueError as error:
             raise ConfigError(f"{error}: restore {folder / PACKED}, or remove it") from error
         ended = {
@@ -213,27 +263,51 @@ def pack(folder: Path) -> int:
             if entry_of(lines := record_lines(folder, name), -1).get("kind") == "end"
         }
         if not ended:
-            return 0
-        unpacked = [folder / name for name in ended if (folder / name).exists()]
+            return 0, []
+        moved, problems = [folder / name for name in ended if (folder / name).exists()], []
+        if (path := folder / SUMMARY).exists():
+            try:
+                summary = [_summary_line(folder, ended)]
+                moved.append(path)  # the last to go, so that it counts until all is packed
+            except UNREADABLE as error:
+                why = f"it is damaged, or not what the runs say ({error_text(error)})"
+                problems.append(f"{path} stays: {why}")
         # Without the time, so that the same records are the same bytes.
-        packed, content = folder / PACKED, gzip.compress(_written(ended).encode(), mtime=0)
-        if unpacked or packed.read_bytes() != content:
+        packed, content = folder / PACKED, gzip.compress(_written(summary, ended).encode(), mtime=0)
+        if moved or packed.read_bytes() != content:
             with atomic_write(packed) as path:
                 path.write_bytes(content)
-            for moved in unpacked:
-                moved.unlink()
-            if unpacked and not any((folder / RECORDS).iterdir()):
+            for path in moved:
+                path.unlink()
+            with contextlib.suppress(OSError):  # some are left there, or it is gone
                 (folder / RECORDS).rmdir()
-        return len(unpacked)
+        return len(moved), problems
 
 
-def _written(runs: Mapping[str, Sequence[str]]) -> str:
-    """The packed file of runs, their lines by the names of their records."""
+def _summary_line(folder: Path, ended: Mapping[str, Sequence[str]]) -> str:
+    """Returns the summary as packed, once its runs are those that the records end with.
+
+    Raises:
+        UNREADABLE: If they are not, or it is damaged.
+    """
+    summary = read_summary(folder)
+    dict(summary["environment"])
+    scoring_costs_of(summary)
+    runs = [RunSummary.from_json(entry) for entry in summary["runs"]]
+    for run in runs:
+        end = entry_of(ended.get(run.record, []), -1)
+        if not end or repr(RunSummary.from_json(end)) != repr(run):  # in which nan is nan
+            raise ValueError(f"{run.record} does not end with what it lists")
+    return json.dumps({"kind": "comparison"} | summary | {"runs": [run.record for run in runs]})
+
+
+def _written(summary: Sequence[str], runs: Mapping[str, Sequence[str]]) -> str:
+    """The packed file of a summary, if any, and of runs, their lines by the names of records."""
     headers = {
         name: {"kind": "run", "record": name} | json.loads(lines[0]) for name, lines in runs.items()
     }
     shared = reduce(_common, (header.get("environment", {}) for header in headers.values()))
-    lines = [json.dumps({"kind": "shared", "environment": shared})]
+    lines = [*summary, json.dumps({"kind": "shared", "environment": shared})]
     for name, header in headers.items():
         if "environment" in header:
             header["environment"] = _without(header["environment"], shared)
@@ -268,14 +342,14 @@ def _merged(shared: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _packed_in(folder: Path) -> dict[str, Sequence[str]]:
+def _packed_in(folder: Path) -> Mapping[str, Sequence[str]]:
     path = folder / PACKED
     return _packed(path, path.stat().st_mtime_ns) if path.exists() else {}
 
 
 @lru_cache(maxsize=256)
-def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
-    """The lines of each run in a packed file; they are asked for run by run.
+def _packed(path: Path, changed: int) -> Mapping[str, Sequence[str]]:
+    """The lines of the summary and of each run in a packed file; they are asked for run by run.
 
     Raises:
         ValueError: If the file is damaged, by its checksum too.
@@ -284,10 +358,14 @@ def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
         text = gzip.decompress(path.read_bytes()).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name} is damaged ({error})") from error
+    if not text.startswith((_COMPARISON, _SHARED, _HEADER)):
+        raise ValueError(f"{path.name} is damaged (its first line is none of its own)")
     by_name: dict[str | None, list[str]] = {}
     name, shared = None, dict[str, Any]()
     for line in text.splitlines():
-        if line.startswith(_SHARED):
+        if line.startswith(_COMPARISON):
+            by_name[SUMMARY] = [line]
+        elif line.startswith(_SHARED):
             shared = entry_of([line], 0).get("environment", {})
         elif line.startswith(_HEADER):
             header = entry_of([line], 0)

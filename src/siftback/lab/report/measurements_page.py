@@ -13,7 +13,7 @@ import pandas as pd
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.titles import PLAN
 from siftback.lab.figures.writing import format_rows
-from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE
+from siftback.lab.records.folder import UNREADABLE, is_comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.tables import pivot
@@ -43,7 +43,7 @@ def write_measurements(results: Path, page: Path) -> None:
     """
     benchmarks, damaged_benchmarks = benchmarks_of(results / BENCHMARKS)
     at_rates, damaged_rates = read_within(
-        path for path in (results / TUNING).glob("*") if not (path / SUMMARY).is_file()
+        path for path in (results / TUNING).glob("*") if not is_comparison(path)
     )
     of_rare, damaged_rare = read_within([results / RARE])
     rare = format_rows(ANALYSES["rare"](of_rare))
@@ -141,7 +141,7 @@ def _tuning(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]], list[st
         Of the settings that all share those that the page has; a row for each configuration with
         the settings that are its own; and what is damaged, a line each.
     """
-    comparisons, problems = read_within(summary.parent for summary in folder.glob(f"*/{SUMMARY}"))
+    comparisons, problems = read_within(filter(is_comparison, folder.glob("*")))
     settings = [comparison.environment.get("arguments") or {} for comparison in comparisons]
     shared = {
         name: value

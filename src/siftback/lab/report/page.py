@@ -28,7 +28,8 @@ from siftback.lab.figures.titles import describe_extent
 from siftback.lab.figures.writing import export_csv, format_rows, write_analysis
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import SUMMARY
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
 from siftback.lab.records.frame import in_order, machine_of, read_runs, signed_interval
 from siftback.lab.records.summary_table import measured, phase_rows, rows
@@ -234,7 +235,7 @@ def raw_files(name: str, comparison: Comparison) -> dict[str, bytes]:
     """Returns the raw numbers of a comparison, by their path beside the page."""
     stem = f"{DATA}/{name.replace('/', '-')}"
     return {
-        f"{stem}-{SUMMARY}": (comparison.folder / SUMMARY).read_bytes(),
+        f"{stem}-{SUMMARY}": comparison.to_json().encode(),
         f"{stem}-evaluations.csv": evaluations_csv(comparison).encode(),
     }
 

@@ -23,7 +23,8 @@ from siftback.lab.figures.budget import noisy_ends, with_wrong_labels
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder import comparison_folders
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import signed_interval, tally
 from siftback.lab.records.tables import markdown, pivot
@@ -158,7 +159,7 @@ def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
 
 def read_within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     """Returns the comparisons in folders, of which some may hold none, and what is damaged."""
-    holding = [folder for folder in sorted(folders) if any(folder.rglob(SUMMARY))]
+    holding = [folder for folder in sorted(folders) if comparison_folders(folder)]
     return read(holding) if holding else ([], [])
 
 

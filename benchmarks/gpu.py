@@ -312,14 +312,19 @@ def join_runs(plan: Plan, folder: Path, parts: Iterable[Path]) -> None:
         folder: Its folder.
         parts: Those of its single runs.
     """
+    joined = {}
     for part in filter(is_comparison, parts):
         for run in Comparison.read(part).runs:
+            joined[run.record] = run  # in place of one of other settings
             (folder / run.record).parent.mkdir(parents=True, exist_ok=True)
             for name in filter(lambda name: (part / name).is_file(), (run.record, TOKENIZER)):
                 shutil.copy(part / name, folder / name)
     if comparison := Comparison.recover(folder):
         order = {run.record: number for number, run in enumerate(plan.runs())}
-        comparison.runs.sort(key=lambda run: order.get(run.record, len(order)))
+        runs = {run.record: run for run in comparison.runs} | joined
+        comparison.runs[:] = sorted(
+            runs.values(), key=lambda run: order.get(run.record, len(order))
+        )
         comparison.environment["arguments"] = plan.arguments()
         comparison.write()
 

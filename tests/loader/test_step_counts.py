@@ -263,11 +263,11 @@ SCHEDULERS = {
 @pytest.mark.parametrize(("make", "last", "more"), SCHEDULERS.values(), ids=SCHEDULERS)
 @pytest.mark.parametrize(
     "arguments",
-    [{"memory": Memory(keep=0.4, warmup=Epochs(1))}, {"keep": 0.4, "exact": True}],
+    [lambda: {"memory": Memory(keep=0.4, warmup=Epochs(1))}, lambda: {"keep": 0.4, "exact": True}],
     ids=["memory", "exact"],
 )
 def test_every_schedule_of_torch_ends_with_the_training(make, last, more, arguments):
-    loader = loader_of(**arguments)
+    loader = loader_of(**arguments())
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule, rates = make(optimizer, loader.total_steps), []
     for _ in range(EPOCHS):

@@ -556,14 +556,15 @@ def test_bad_arguments_are_refused(make, message):
 
 
 def test_repb_counts_the_passes_of_a_second_training_anew():
-    def weights_of(rule):
-        loader, weights = ruled(rule, shorter_epochs=False, epochs=4), []
-        for epoch in range(4):
-            weights += [weight for _, batch in steps_of(loader, epoch) for weight in batch]
-        return weights
+    rule = RePB(0.6)
+    loader = ruled(rule, shorter_epochs=False, epochs=4)
 
-    used = RePB(0.6)
-    first = weights_of(used)
-    used.table.record(torch.arange(60), torch.full((60,), torch.nan), 0)  # forgets the losses
-    assert weights_of(used) == first
+    def train():
+        loader.set_epoch(0)
+        steps = [step for epoch in range(4) for step in steps_of(loader, epoch)]
+        return [weight for _, batch in steps for weight in batch]
+
+    first = train()
+    rule.table.record(torch.arange(60), torch.full((60,), torch.nan), 0)  # forgets the losses
+    assert train() == first
     assert max(first) > 1

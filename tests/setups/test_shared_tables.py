@@ -109,6 +109,9 @@ def test_trainings_in_turns_are_refused_before_their_losses_mix(make, tmp_path):
     first, second = make(tmp_path / "scores.table")
     if make is not two_of_one_path:  # of which the older one is refused from the start
         epoch_of(first)
+        with pytest.raises(ConfigError, match=r"begins with epoch 0: give a new training a new Me"):
+            epoch_of(second)
+        second.set_epoch(1)
     epoch_of(second)
     before = second.memory.values.clone() if hasattr(second, "memory") else None
     with pytest.raises(ConfigError, match=REFUSED):
@@ -124,6 +127,7 @@ def test_a_training_is_refused_in_the_step_after_another_began(make, tmp_path):
     batches = iter(first)
     _, indices, _ = next(batches)
     first.loss(indices / 7)
+    second.set_epoch(1)
     next(iter(second))
     _, indices, _ = next(batches)
     with pytest.raises(ConfigError, match="give each training a rule of its own"):
@@ -131,10 +135,13 @@ def test_a_training_is_refused_in_the_step_after_another_began(make, tmp_path):
 
 
 def test_a_rule_goes_on_in_another_loader():
-    rule, steps = rule_of(), []
-    for _ in range(3):
-        steps.append(epoch_of(loader_with(rule)))
-    assert [len(indices) for indices in steps] == [ROWS] * 3  # the first epoch of each
+    rule, loaders, orders = rule_of(), [], []
+    for epoch in range(3):
+        loaders.append(loader_with(rule))
+        loaders[epoch].set_epoch(epoch)
+        orders.append(epoch_of(loaders[epoch]).tolist())
+    assert [loader.stats.unread for loader in loaders] == [0, ROWS, ROWS]
+    assert len({*map(tuple, orders)}) == 3
     expected = torch.arange(ROWS) / 7
     same(rule.values[:, 0], expected)
 
@@ -161,12 +168,30 @@ def test_a_training_goes_on_from_its_state_after_another_had_the_rule():
     first, second = loader_with(rule), loader_with(rule)
     epoch_of(first)
     state, values = first.state_dict(), rule.values.clone()
+    second.set_epoch(1)
     epoch_of(second)
     first.load_state_dict(state)
     same(rule.values, values)
     assert len(epoch_of(first)) == ROWS
     with pytest.raises(ConfigError, match=REFUSED):
         epoch_of(second)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda loader: pickle.loads(pickle.dumps(loader))}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_loader_has_all_losses_in_its_values_and_its_state(copied):
+    loader = loader_with(rule_of())
+    epoch_of(loader)
+    both = {2.0: loader, 3.0: copied(loader)}
+    for scale, trained in both.items():
+        _, indices, _ = next(iter(trained))
+        trained.loss(indices * scale)
+        same(trained.memory.values[indices, 0], indices * scale)
+        trained.record(indices * scale + 1, indices=indices)
+        saved = trained.state_dict()["draw"]["rule"]["table"]["values"]
+        same(saved[indices, 0], indices * scale + 1)
 
 
 # One file
@@ -330,5 +355,7 @@ def test_a_copy_of_a_rule_is_a_training_of_its_own(tmp_path):
     epoch_of(loader)
     other = copy.deepcopy(rule)
     same(other.values, rule.values)
-    epoch_of(loader_with(other))
+    follower = loader_with(other)
+    follower.set_epoch(1)
+    epoch_of(follower)
     assert len(epoch_of(loader)) == ROWS

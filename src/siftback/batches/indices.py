@@ -364,7 +364,10 @@ def check_length(maker: str, examples: int, dataset: Any) -> None:
     if length is None or length == examples:
         return
     if length > examples:
-        advice = f", whose new examples would never be read: make a new {maker}, with the same rule"
+        advice = (
+            f", whose new examples would never be read: make a new {maker}, with the same rule, "
+            "and call its set_epoch(n) to go on with this training"
+        )
     else:
         advice = f": make a new {maker}, and a new rule for it, as rules remember examples by index"
     raise ConfigError(

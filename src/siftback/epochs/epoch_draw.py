@@ -241,7 +241,7 @@ class EpochDraw:
                 shards are not those of the processes; or a rule draws too few of a shard, or not
                 one weight for each example.
         """
-        self.losses.claim_once()
+        self.losses.claim_once(from_start=epoch == 0)
         self._read = self._before = self._passed = 0
         first, last = self.passes[0], self.passes[-1]
         if again:

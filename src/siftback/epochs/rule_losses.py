@@ -58,22 +58,41 @@ class RuleLosses:
         self._guarded_calls = 0
         self._recorded: list[RecordedLosses] = []  # since the last exchange
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        # A copy of a table knows no training; the copy of the one that has it is this one.
+        if self._turn == self.rule.table.turn:
+            self.claim()
+
     def claim(self) -> None:
         """Has the rule's table be this training's; another one may not use it any more."""
         self._turn = self.rule.table.claim(self.finish)
 
-    def claim_once(self) -> None:
+    def claim_once(self, *, from_start: bool) -> None:
         """Claims the rule's table, as the first epoch begins.
+
+        Args:
+            from_start: Whether that is epoch 0.
 
         Raises:
             ConfigError: If another training used the rule or its table since it was claimed, or
-                before it, if the examples are a stream's, whose rows only that one knows.
+                before it, if the examples are a stream's, whose rows only that one knows, or
+                ``from_start`` and another training has given the rule losses.
         """
         if self._turn == _UNCLAIMED:
             if self.stream and not bool(self.rule.table.values.isnan().all()):
                 raise ConfigError(
                     "the rule remembers examples of a stream by rows that its loader alone knows: "
                     "give a new rule, or load a state of that loader"
+                )
+            rule, table = self.rule, self.rule.table
+            if from_start and table.turn and table.columns and bool(rule.has_value.any()):
+                name = type(rule).__name__
+                raise ConfigError(
+                    f"this {name} remembers losses of another loader or sampler, and this one "
+                    f"begins with epoch 0: give a new training a new {name}(...), with a table of "
+                    "its own; make the loader of a training once, before its epochs; or, to go on "
+                    "with that training in a new loader, call its set_epoch(n), or load a state"
                 )
             self.claim()
         self._check_turn()

@@ -277,6 +277,7 @@ class SelectiveDataModule(LightningDataModule):
         self.loader: SelectiveLoader | None = None
         self._memory, self._epochs, self._schedule, self._seed = memory, epochs, schedule, seed
         self._remembered: Any = None  # the trainer whose losses the memory has
+        self._untrained: Any = None  # the state of the memory before that
         self._max_steps = -1  # of that trainer, which a search changes
         self._step: TrainingStep | None = None
         self.rows: dict[str, list[bytes]] = {}  # of an epoch's first batch, as the loader gave it
@@ -358,6 +359,7 @@ class SelectiveDataModule(LightningDataModule):
         if self.loader and self._memory:
             size = self.datamodule.train_dataloader().batch_size
             if size not in (None, self.loader.batch_size):  # as a search for one sets it
+                self._memory.load_state_dict(self._untrained)
                 self.loader = None
         loader = self.ready_loader()
         try:
@@ -382,6 +384,7 @@ class SelectiveDataModule(LightningDataModule):
             self.loader = None
         if not self.loader:
             self.loader = self._select_from(self.datamodule.train_dataloader())
+            self._untrained = self._memory and self._memory.state_dict()
         if "loader" in state:
             self.loader.load_state_dict(state["loader"])
         return self.loader

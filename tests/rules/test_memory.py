@@ -19,6 +19,7 @@ from remembering import (
 )
 from siftback import Indexed, SelectiveLoader
 from siftback.errors import ConfigError, LossError, StateError
+from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.memory import Memory
 from siftback.schedule import Annealing, Epochs, Schedule, Share
 from siftback.tables.score_table import ScoreTable
@@ -47,6 +48,23 @@ def test_exactly_k_are_drawn_by_percentile_to_the_power_of_beta_with_a_floor(bet
     for loss, share in zip(losses.tolist(), shares, strict=True):
         expected = floor + (1 - floor) * shared_probability(losses.tolist(), loss, beta)
         assert abs(share - expected) < 4.5 * (expected * (1 - expected) / draws) ** 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("shift", [-1.0, -0.3], ids=["below a mean of 0", "some"])
+@pytest.mark.parametrize("make", [Memory, EvolvedSampling])
+def test_draws_by_ratios_warn_of_negative_losses(make, shift):
+    losses, rules = torch.linspace(0, 1, 40), []
+    for values in (losses, losses - 1e-6, losses + shift):
+        rules.append(make())
+        rules[-1].grow(40)
+        for _ in range(9):  # until an average is near the losses
+            rules[-1].update(torch.arange(40), values, 0)
+    fixed = remembering(losses + shift, keep=0.5)
+    assert fixed.draw(1, seeded(0)).equal(remembering(losses, keep=0.5).draw(1, seeded(0)))
+    for rule in rules[:2]:
+        rule.draw(1, seeded(0))
+    with pytest.warns(UserWarning, match=r"negative, and \w+.* Give Memory\(keep=0.5\)"):
+        rules[2].draw(1, seeded(0))
 
 
 @pytest.mark.parametrize("keep", [0.11, 0.25, 0.5, 0.55, 1.0])

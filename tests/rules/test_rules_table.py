@@ -418,6 +418,7 @@ EXTREME = {
 
 
 @every
+@pytest.mark.filterwarnings("ignore:losses are negative")
 @pytest.mark.parametrize("losses", EXTREME.values(), ids=EXTREME)
 def test_extreme_losses_leave_a_draw(name, losses):
     rule, generator = taught(name, [losses] * 3), seeded(3)

@@ -1,6 +1,7 @@
 """Probabilities by the loss over the mean loss, and examples drawn by them: exactly k, or each."""
 
 import math
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,6 +50,29 @@ def finite_mean(blocks: Iterable[Tensor]) -> float:
         total += float(finite.double().sum())
         count += len(finite)
     return total / count if count else math.nan
+
+
+def warn_of_negative(losses: Tensor, name: str) -> None:
+    """Warns where losses are negative, whose ratios say nothing: of which is hard, or how many are.
+
+    A thousandth of the sum of their sizes may be negative, as by rounding.
+
+    Args:
+        losses: float[N]; those that are not finite do not count.
+        name: What draws by ratios of losses, in words.
+    """
+    negative = size = 0.0
+    for block in torch.split(losses, BLOCK):
+        finite = block[block.isfinite()].double()
+        negative -= float(finite.clamp(max=0).sum())
+        size += float(finite.abs().sum())
+    if negative > size / 1000:
+        warnings.warn(
+            f"losses are negative, and {name} draws by their ratios, which say nothing of such "
+            "losses: below a mean of 0 Memory() leaves nothing out. Give Memory(keep=0.5), which "
+            "draws by ranks, or record losses of at least 0",
+            stacklevel=3,
+        )
 
 
 def draw_independently(

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from siftback.arguments import check_share
 from siftback.draws.exact_draw import draw_exactly
+from siftback.draws.ratio_draw import warn_of_negative
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
 from siftback.selectors.importance import importance_distribution
@@ -111,9 +112,9 @@ class EvolvedSampling(EpochRule):
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Draws exactly `count` examples, in proportion to w."""
-        return draw_exactly(
-            self.scores(epoch), importance_distribution, self.count(epoch), generator
-        )
+        averages = self.scores(epoch)
+        warn_of_negative(averages, "EvolvedSampling")
+        return draw_exactly(averages, importance_distribution, self.count(epoch), generator)
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **_: Tensor | None) -> None:
         """Updates both averages with the losses."""

@@ -9,7 +9,12 @@ from torch import Tensor
 from siftback.arguments import check_flag, check_share, format_value
 from siftback.draws.histogram_draw import draw_in_shards
 from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
-from siftback.draws.ratio_draw import draw_by_ratio, draw_independently, ratio_probabilities
+from siftback.draws.ratio_draw import (
+    draw_by_ratio,
+    draw_independently,
+    ratio_probabilities,
+    warn_of_negative,
+)
 from siftback.draws.weighted_draw import (
     exact_probabilities,
     independent_probabilities,
@@ -46,10 +51,12 @@ class Memory(LastLossRule):
 
     with the mean over all examples. While all losses are alike nearly all examples are drawn; once
     a few have most of the loss, little more than these and the floor. So nothing is saved where
-    little is learned yet, and much where nearly all is. The number of examples is not known before
-    the draw. The last 0.45 of training is on all examples, as draws by loss fit what is hard at the
-    expense of the rest, and in a long training that cost more than it saved. But that does not
-    begin within the first 4 epochs, so that a training of no more has no such end.
+    little is learned yet, and much where nearly all is. Losses must be at least 0, as ratios of
+    others say nothing, or there is a warning; ``keep`` has draws by ranks, of any losses. The
+    number of examples is not known before the draw. The last 0.45 of training is on all examples,
+    as draws by loss fit what is hard at the expense of the rest, and in a long training that cost
+    more than it saved. But that does not begin within the first 4 epochs, so that a training of no
+    more has no such end.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -233,6 +240,8 @@ class Memory(LastLossRule):
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Draws examples by the remembered losses, exactly `count` where the share is fixed."""
         count, losses = self.count(epoch), self.scores(epoch)
+        if count is None:
+            warn_of_negative(losses, "Memory() without keep=")
         if self.base_weights is not None or self.unbiased:
             return self._draw_weighted(losses, count, generator)
         if count is None:

@@ -43,8 +43,8 @@ def test_shards_of_a_table_are_told_apart_without_reading_an_example():
     rows = datasets.Dataset.from_dict({"x": list(range(20))})
     table = rows.with_transform(pytest.fail)
     shards = [Indexed(split(table, rank, 2)) for rank in range(2)]
-    assert not torch.equal(*map(fingerprint, shards))
-    assert torch.equal(fingerprint(table), fingerprint(Indexed(table)))
+    assert not torch.equal(*[fingerprint(shard)[0] for shard in shards])
+    assert torch.equal(fingerprint(table), fingerprint(Indexed(table))[0])
     assert fingerprint(split(rows.to_iterable_dataset(), 0, 2)) is None
 
 

@@ -6,6 +6,7 @@ import pickle
 import queue
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
+    StackDataset,
     Subset,
     TensorDataset,
     random_split,
@@ -383,6 +385,36 @@ def test_a_state_of_another_split_is_refused():
         within(1).load_state_dict(loader.state_dict())
     with pytest.raises(StateError, match=r"saved with subset='crc32 \w+ of 2', and this"):
         SelectiveSampler(Subset(Numbers(), [2, 1])).load_state_dict(sampler.state_dict())
+
+
+class Renamed(Numbers):
+    def __init__(self, rows):
+        self.rows = rows
+
+
+def table_split(seed):
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"x": list(range(EXAMPLES))})
+    return table.train_test_split(0.2, seed=seed)["train"]
+
+
+SPLITS = {
+    "of a StackDataset by name": lambda train: StackDataset(x=train(), y=train()),
+    "within a data set": lambda train: Renamed(train()),
+    "of a table": lambda train: table_split(train.args[0]),
+    "of a table within a data set": lambda train: Renamed(table_split(train.args[0])),
+}
+
+
+@pytest.mark.parametrize("wrap", SPLITS.values(), ids=SPLITS)
+def test_a_state_of_another_split_is_seen_wherever_it_is(wrap):
+    def split(seed):
+        return random_split(Numbers(), [0.8, 0.2], torch.Generator().manual_seed(seed))[0]
+
+    first, same, other = (SelectiveSampler(wrap(partial(split, seed))) for seed in (0, 0, 1))
+    same.load_state_dict(first.state_dict())
+    with pytest.raises(StateError, match=r"saved with subset='crc32 \w+ of \d+"):
+        other.load_state_dict(first.state_dict())
 
 
 def test_a_data_set_may_have_any_attribute_datasets():

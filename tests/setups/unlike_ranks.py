@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import siftback
@@ -42,6 +42,17 @@ def data(count=COUNT):
 
 def plain(count=COUNT, batch_size=BATCH, shuffle=True, **options):
     return DataLoader(data(count), batch_size, shuffle=shuffle, **options)
+
+
+class Renamed(Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
 
 
 def shard(examples):
@@ -107,6 +118,16 @@ CASES = {
     "a Subset for each": (
         lambda rank: remembering(wrapped=shard(Subset(data(2 * COUNT), range(rank, 48, 2)))),
         ("dataset", "(int64(24) of digest *", "(int64(24) of digest *"),
+    ),
+    "Subsets that are joined for each": (
+        lambda rank: remembering(
+            wrapped=shard(ConcatDataset([data(4), Subset(data(40), range(rank, 40, 2))]))
+        ),
+        ("dataset", "*(int64(20) of digest *", "*(int64(20) of digest *"),
+    ),
+    "a Subset under another name for each": (
+        lambda rank: remembering(wrapped=shard(Renamed(Subset(data(48), range(rank, 48, 2))))),
+        ("dataset", "*(int64(24) of digest *", "*(int64(24) of digest *"),
     ),
     "rows for each": (
         lambda rank: remembering(wrapped=shard(TensorDataset(torch.rand(COUNT) + rank))),

@@ -21,7 +21,10 @@ from siftback.arguments import check_object
 from siftback.batches.collating import Collate, Reordered, TestedCollate, with_test
 from siftback.batches.order import (
     TrackedBatches,
+    first_rows,
     index_tensor,
+    inner_datasets,
+    is_table,
     is_trackable,
     sampler_of,
     with_attributes,
@@ -341,10 +344,9 @@ def fingerprint(dataset: Any) -> Any:
         return [index_tensor(dataset.indices), fingerprint(dataset.dataset)]
     if isinstance(dataset, TensorDataset):
         return [tensor[:8] for tensor in dataset.tensors if is_dense(tensor)]
-    if type(dataset).__module__.startswith("datasets.") and length_of(dataset):
-        rows = str(dataset.with_format("arrow")[:8].to_pydict())  # of a Hugging Face table
-        return torch.frombuffer(bytearray(rows, "utf-8"), dtype=torch.uint8)
-    return fingerprint(dataset.dataset) if hasattr(dataset, "dataset") else None
+    if is_table(dataset):
+        return first_rows(dataset)
+    return [*map(fingerprint, inner_datasets(dataset))] or None
 
 
 def check_length(maker: str, examples: int, dataset: Any) -> None:

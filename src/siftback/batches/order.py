@@ -4,7 +4,7 @@ import copy
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
 from siftback.batches.generators import Generators
 from siftback.errors import BatchError
@@ -318,22 +318,57 @@ def index_tensor(keys: Sequence[Any]) -> Tensor | None:
 
 
 def subset_name(dataset: Any) -> str:
-    """Returns a checksum of the indices of each ``Subset`` in a data set; nothing without any.
+    """Returns a checksum of the indices of each ``Subset`` in a data set, and of tables of it.
 
     A state within another split, such as one of a ``random_split`` with another seed, would be of
-    other examples.
+    other examples. Of a data set without any, nothing is returned.
 
     >>> from torch.utils.data import Subset
     >>> subset_name(Subset(range(9), [2, 5])), subset_name(range(9))
     ('crc32 23fb6052 of 2', '')
     """
-    wrapped = [dataset.dataset] if hasattr(dataset, "dataset") else []
-    joined = getattr(dataset, "datasets", None)  # which is anything in a data set of a user's own
-    names = [*map(subset_name, joined if isinstance(joined, list | tuple) else wrapped)]
-    indices = index_tensor(dataset.indices) if wrapped and hasattr(dataset, "indices") else ()
+    inner = inner_datasets(dataset)
+    names = [*map(subset_name, inner)]
+    indices: Any = dataset.indices if inner and hasattr(dataset, "indices") else None
+    if is_table(dataset):
+        indices = first_rows(dataset)
+    elif isinstance(indices, Sized):  # which is anything in a data set of a user's own
+        indices = index_tensor(cast(Sequence[Any], indices))
     if isinstance(indices, Tensor):
         names.insert(0, f"crc32 {tensor_checksum(indices):08x} of {len(indices)}")
     return " ".join(filter(None, names))
+
+
+def inner_datasets(dataset: Any) -> list[Any]:
+    """Returns the data sets that a data set is made of, whatever its attributes are called.
+
+    >>> from torch.utils.data import StackDataset, Subset
+    >>> inner_datasets(Subset(range(9), [2, 5])), inner_datasets(StackDataset(x=[1], y=[2]))
+    ([range(0, 9)], [[1], [2]])
+    """
+    if is_table(dataset):
+        return []
+    joined = getattr(dataset, "datasets", None)
+    joined = list(joined.values()) if isinstance(joined, dict) else joined
+    if isinstance(joined, list | tuple):
+        return list(joined)
+    members = getattr(dataset, "__dict__", {})
+    inner = [member for member in members.values() if isinstance(member, Dataset)]
+    inner += [member for member in members.values() if is_table(member)]
+    if hasattr(dataset, "dataset") and all(dataset.dataset is not member for member in inner):
+        inner.insert(0, dataset.dataset)
+    return [member for member in inner if member is not dataset]
+
+
+def is_table(dataset: Any) -> bool:
+    """Returns whether a data set is a table of Hugging Face ``datasets``."""
+    return type(dataset).__module__ == "datasets.arrow_dataset"
+
+
+def first_rows(table: Any) -> Tensor:
+    """Returns uint8[n], the first rows of a table of Hugging Face ``datasets``."""
+    rows = str(table.with_format("arrow")[:8].to_pydict()) if len(table) else ""
+    return torch.frombuffer(bytearray(rows + " ", "utf-8"), dtype=torch.uint8)
 
 
 def packed(batches: list[list[Any]]) -> Any:

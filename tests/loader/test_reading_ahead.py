@@ -189,6 +189,18 @@ def test_the_weights_of_the_loader_are_those_of_the_batch_or_an_error(make, ahea
 
 
 @each_loader
+def test_weights_that_a_loop_changes_in_place_are_its_own(make):
+    loader = make()
+    for epoch in range(EPOCHS):
+        for batch in loader:
+            loader.weights.zero_()
+            losses = losses_of(batch, epoch)
+            loader.loss(losses).backward()
+            expected = expected_weights(loader, epoch, batch)
+            torch.testing.assert_close(losses.grad, expected / len(expected))
+
+
+@each_loader
 def test_the_next_batch_may_be_fetched_before_the_last_is_recorded(make):
     loader = make()
     batches = iter(loader)

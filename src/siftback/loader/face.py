@@ -453,7 +453,8 @@ class SelectiveLoader:
         Raises:
             ConfigError: If the loop reads ahead, so that it could be that of several batches.
         """
-        return self._record.current("weights").loss_weights()
+        # A copy, as a loop may normalize them in place before `loss` applies its own.
+        return self._record.current("weights").loss_weights().clone()
 
     @property
     def reweights(self) -> bool:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -385,6 +386,45 @@ def test_a_state_of_another_split_is_refused():
         within(1).load_state_dict(loader.state_dict())
     with pytest.raises(StateError, match=r"saved with subset='crc32 \w+ of 2', and this"):
         SelectiveSampler(Subset(Numbers(), [2, 1])).load_state_dict(sampler.state_dict())
+
+
+def side_by_side(*loaders, epochs=2):
+    for _ in range(epochs):
+        for batches in zip(*loaders, strict=True):
+            for loader, batch in zip(loaders, batches, strict=True):
+                if loader.memory:
+                    loader.record(batch + 1.0)
+            yield batches
+
+
+def by_memory(seed=0, **settings):
+    data = DataLoader(Numbers(), BATCH, **({"shuffle": True} | settings))
+    return SelectiveLoader(data, memory=Memory(keep=0.5, warmup=Epochs(1)), epochs=2, seed=seed)
+
+
+def by_chance(seed=0):
+    data = DataLoader(Numbers(), BATCH, sampler=SelectiveSampler(Numbers(), seed=seed))
+    return SelectiveLoader(data, selector=Uniform(keep=1.0), schedule=Schedule(warmup=Epochs(0)))
+
+
+@pytest.mark.parametrize("make", [by_memory, by_chance])
+def test_two_loaders_that_give_the_same_examples_side_by_side_warn_once(make):
+    with pytest.warns(UserWarning, match="shuffle them by seed=0, so that .* seed=1") as warned:
+        first, *_ = list(side_by_side(make(), make()))
+    assert torch.equal(*first)
+    assert [Path(warning.filename).name for warning in warned] == ["test_orders.py"]
+    different, *_ = list(side_by_side(make(), make(seed=1)))
+    assert not torch.equal(*different)
+
+
+def test_loaders_one_after_the_other_or_in_order_do_not_warn():
+    list(side_by_side(by_memory(shuffle=False), by_memory(shuffle=False)))
+    for loader in by_memory(), by_memory():
+        list(side_by_side(loader))
+    left = by_memory()
+    for _ in zip(range(2), side_by_side(left), strict=False):  # which is let go with its loop
+        pass
+    list(side_by_side(by_memory()))
 
 
 class Renamed(Numbers):

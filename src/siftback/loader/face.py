@@ -263,6 +263,8 @@ class SelectiveLoader:
                 stats.released += batch.size
                 epoch.batches += 1
                 record.give(batch, epoch.number)
+                if epoch.batches == 2:
+                    pipeline.warn_of_same_order()
                 if selection and follows:
                     pipeline.follow_step(selection, batch)
                 yield batch.with_columns(batch.loss_weights()) if record.attach else batch.data

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from torch import nn
 
@@ -17,7 +18,7 @@ from siftback.batches.order import count_batches, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
 from siftback.batches.stats import Stats
-from siftback.epochs.sampler import warning_beyond
+from siftback.epochs.sampler import SelectiveSampler, warning_beyond
 from siftback.errors import BatchError, ConfigError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
@@ -56,6 +57,10 @@ class Epoch:
 
 
 NO_EPOCH = Epoch(is_open=False, is_over=True)
+
+
+_SECOND: list[Any] = []
+"""Which loader gave the second batch of an epoch last, and the order of that."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -291,6 +296,30 @@ class Pipeline(ABC):
             self.count_batches(number)
         self.epoch = Epoch(number, -1 if is_resumed else self.stats.released)
         return self.epoch
+
+    def warn_of_same_order(self) -> None:
+        """Warns where another loader gives the same examples beside this one, at its second batch.
+
+        A loop over both, as of pairs or of two images to mix, would have each example twice.
+        """
+        sampler = sampler_of(self.source.loader)
+        if not (isinstance(sampler, SelectiveSampler) and sampler.shuffle):
+            return
+        order = self.epoch.number, sampler.seed, sampler.examples, sampler.rank
+        last, _SECOND[:] = _SECOND[:], [ref(self), order]
+        if not last or last[1] != order:
+            return
+        other = last[0]()
+        # Else it is past that batch, or its loop was left.
+        if other not in (None, self) and other.epoch.is_open and other.epoch.batches == 2:
+            self._warn(
+                "order",
+                f"two loaders of {sampler.examples} examples shuffle them by seed={sampler.seed}, "
+                "so that they give the same examples side by side until they leave out others: "
+                f"give one of them seed={sampler.seed + 1}, or, where pairs are to stay together, "
+                "one loader a StackDataset",
+                stacklevel=4,
+            )
 
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
         """Begins an epoch from its start.

@@ -50,7 +50,8 @@ def check_rows(name: str, rows: Tensor) -> Tensor:
 def is_dense(value: object) -> bool:
     """Returns whether a value is a tensor whose values lie in memory, one after another.
 
-    Sparse, nested, quantized and meta tensors are not: they have other operations, or no values.
+    Sparse, nested, quantized, distributed and meta tensors are not, nor those within a transform of
+    ``torch.func``: they have other operations, or no values.
 
     >>> is_dense(torch.ones(3)), is_dense([1.0]), is_dense(torch.ones(3).to_sparse())
     (True, False, False)
@@ -59,7 +60,21 @@ def is_dense(value: object) -> bool:
         isinstance(value, Tensor)
         and value.layout == torch.strided
         and not (value.is_meta or value.is_quantized or value.is_nested)
+        and not hasattr(value, "full_tensor")  # of a DTensor
+        and not is_transformed(value)
     )
+
+
+def is_transformed(value: Tensor) -> bool:
+    """Returns whether a tensor is one of ``torch.func.grad``, ``vmap`` or another transform.
+
+    It has no values that outlast the transform.
+
+    >>> torch.func.vmap(lambda row: row * is_transformed(row))(torch.ones(2))
+    tensor([1., 1.])
+    """
+    # What is traced by a compiler is none, and the compiler cannot follow the question.
+    return not torch.compiler.is_compiling() and torch.func.debug_unwrap(value) is not value
 
 
 def unwrap_model(model: Any) -> Any:

@@ -6,9 +6,11 @@ import threading
 import time
 import warnings
 from collections import deque
+from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -420,6 +422,43 @@ def test_losses_that_are_not_one_for_each_example_are_refused(losses, message, m
     with pytest.raises(LossError, match=message):
         getattr(loader, method)(losses)
     loader.loss(batch["loss"])  # which is still waited for
+
+
+@pytest.mark.parametrize("method", ["loss", "record"])
+def test_losses_within_a_transform_are_refused_and_outside_of_it_recorded(method):
+    loader = learning()
+    batch = next(iter(loader))
+
+    def loss(scale):
+        getattr(loader, method)(batch["loss"] * scale)
+        return scale
+
+    for transform in torch.func.grad, partial(torch.func.vmap, randomness="same"):
+        with pytest.raises(LossError, match=r"within torch.func.grad, .* with has_aux=True, and"):
+            transform(loss)(torch.ones(() if transform is torch.func.grad else 2))
+
+    def with_losses(scale):
+        losses = batch["loss"] * scale
+        return losses.mean(), losses
+
+    _, losses = torch.func.grad(with_losses, has_aux=True)(torch.ones(()))
+    getattr(loader, method)(losses)
+    assert_same(loader.memory.values[batch["number"], 0], losses)
+
+
+def test_distributed_losses_are_refused_by_name(tmp_path):
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        loader = learning()
+        batch = next(iter(loader))
+        losses = tensors.distribute_tensor(batch["loss"], mesh, [tensors.Shard(0)])
+        with pytest.raises(LossError, match=r"are a DTensor: give losses.full_tensor\(\)"):
+            loader.loss(losses)
+        loader.loss(losses.full_tensor())
+    finally:
+        dist.destroy_process_group()
 
 
 BY_INDEX = {

@@ -22,7 +22,7 @@ from siftback.losses.per_example import LossFn, Reduction, check_finite
 from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
-from siftback.tensor_arguments import is_dense
+from siftback.tensor_arguments import is_dense, is_transformed
 
 OnNonfinite = Literal["error", "keep", "drop"]
 
@@ -426,6 +426,14 @@ class LossRecord:
 
 def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
     """Returns the error of what is no loss for each example, or no single one for the batch."""
+    if hasattr(losses, "full_tensor"):
+        return LossError("the losses are a DTensor: give losses.full_tensor(), one per example")
+    if isinstance(losses, Tensor) and is_transformed(losses):
+        return LossError(
+            "the losses are of within torch.func.grad, vmap or another transform, and have no "
+            "values that outlast it: have the function return them, as with has_aux=True, and "
+            "record them outside of it"
+        )
     if not is_dense(losses) or not losses.is_floating_point():
         kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
         return LossError(f"the losses are {kind}: give a floating-point tensor, one per example")

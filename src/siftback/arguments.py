@@ -9,6 +9,8 @@ from collections.abc import Sized
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import torch
+
 from siftback.errors import ConfigError
 
 
@@ -115,11 +117,19 @@ def check_integer(name: str, value: int, least: int) -> int:
 
 
 def check_seed(seed: int) -> int:
-    """Returns a seed, after checking that generators take it.
+    """Returns a seed, after checking that generators of the CPU take it, and draw on the CPU.
 
     Raises:
-        ConfigError: If it is not an integer in [0, 2^63).
+        ConfigError: If it is not an integer in [0, 2^63), or tensors are made on another device
+            where none is given.
     """
+    device = torch.get_default_device()
+    if device.type != "cpu":
+        raise ConfigError(
+            f"torch.set_default_device or a with statement has tensors be made on {device}, and "
+            "siftback draws and remembers on the CPU: make the model there by model.to(device), "
+            "or within `with torch.device(device):`, and all else outside of it"
+        )
     if is_integer(seed) and seed >= 1 << 63:
         raise ConfigError(f"seed={format_value(seed)}: give an integer in [0, 2**63)")
     return check_integer("seed", seed, 0)

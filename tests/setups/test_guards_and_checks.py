@@ -21,6 +21,8 @@ from siftback import (
     Pool,
     ScoreTable,
     SelectiveLoader,
+    SelectiveSampler,
+    SinglePass,
     irreducible_losses,
     probe,
 )
@@ -30,11 +32,30 @@ from siftback.rules.noise_guard import check_cross_entropy
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
 WEIGHT = torch.tensor([1.0, 9.0])
+NETWORK = nn.Linear(3, 2)
 
 
 def network():
     torch.manual_seed(1)
     return nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SelectiveLoader(plain(), memory=Memory(), epochs=4),
+        lambda: SelectiveLoader(plain(), NETWORK, F.cross_entropy, keep=0.5),
+        lambda: SelectiveSampler(range(8)),
+        lambda: InBatch(keep=0.5),
+        lambda: SinglePass(NETWORK, F.cross_entropy, keep=0.5),
+        lambda: prune(X[:, 0], 0.5),
+    ],
+    ids=["a rule", "a scoring pass", "a sampler", "in a batch", "a single pass", "pruning"],
+)
+def test_a_default_device_other_than_the_cpu_is_refused_at_once(make):
+    make()
+    with torch.device("meta"), pytest.raises(ConfigError, match=r"made on meta, and .* model.to\("):
+        make()
 
 
 def plain(count=8):

@@ -78,6 +78,36 @@ def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(
     assert text in (tmp_path / page).read_text()
 
 
+JOINED = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+import gpu
+import written_records as written
+from siftback.lab.experiments.comparison import Plan
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.settings import Settings
+
+whole, part = Path(sys.argv[1], "whole"), Path(sys.argv[1], "part")
+settings = Settings(data="digits", model="cnn", budget=4.0)
+plan = Plan(settings, ["traditional", "sb"], [1.0], [0])
+of_before = written.comparison(whole)
+written.add(of_before, "traditional", [(1.0, 1, 1.0, 50.0)])
+written.add(of_before, "sb", [(1.0, 1, 1.0, 40.0)])
+written.add(written.comparison(part), "traditional", [(1.0, 1, 1.0, 30.0)])
+gpu.join_runs(plan, whole, [part])
+print({run.strategy: run.test_error_final for run in Comparison.read(whole).runs})
+"""
+
+
+def test_a_run_that_is_trained_again_replaces_its_entry_too(tmp_path):
+    folders = FOLDER, FOLDER.parent / "tests"
+    command = [sys.executable, "-c", JOINED, tmp_path, *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "{'traditional': 30.0, 'sb': 40.0}"
+
+
 def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
     budgets = defaultdict(set)
     for plan in find_recipe("pays-gpu").plans(Scale.FULL).values():

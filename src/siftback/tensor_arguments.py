@@ -61,20 +61,9 @@ def is_dense(value: object) -> bool:
         and value.layout == torch.strided
         and not (value.is_meta or value.is_quantized or value.is_nested)
         and not hasattr(value, "full_tensor")  # of a DTensor
-        and not is_transformed(value)
+        # What is traced by a compiler is none, and the compiler cannot follow the question.
+        and (torch.compiler.is_compiling() or torch.func.debug_unwrap(value) is value)
     )
-
-
-def is_transformed(value: Tensor) -> bool:
-    """Returns whether a tensor is one of ``torch.func.grad``, ``vmap`` or another transform.
-
-    It has no values that outlast the transform.
-
-    >>> torch.func.vmap(lambda row: row * is_transformed(row))(torch.ones(2))
-    tensor([1., 1.])
-    """
-    # What is traced by a compiler is none, and the compiler cannot follow the question.
-    return not torch.compiler.is_compiling() and torch.func.debug_unwrap(value) is not value
 
 
 def unwrap_model(model: Any) -> Any:

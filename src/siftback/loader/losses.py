@@ -22,7 +22,7 @@ from siftback.losses.per_example import LossFn, Reduction, check_finite
 from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
-from siftback.tensor_arguments import is_dense, is_transformed
+from siftback.tensor_arguments import is_dense
 
 OnNonfinite = Literal["error", "keep", "drop"]
 
@@ -428,7 +428,7 @@ def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
     """Returns the error of what is no loss for each example, or no single one for the batch."""
     if hasattr(losses, "full_tensor"):
         return LossError("the losses are a DTensor: give losses.full_tensor(), one per example")
-    if isinstance(losses, Tensor) and is_transformed(losses):
+    if isinstance(losses, Tensor) and torch.func.debug_unwrap(losses) is not losses:
         return LossError(
             "the losses are of within torch.func.grad, vmap or another transform, and have no "
             "values that outlast it: have the function return them, as with has_aux=True, and "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
-from weakref import ref
+from weakref import WeakValueDictionary
 
 from torch import nn
 
@@ -59,8 +59,8 @@ class Epoch:
 NO_EPOCH = Epoch(is_open=False, is_over=True)
 
 
-_SECOND: list[Any] = []
-"""Which loader gave the second batch of an epoch last, and the order of that."""
+_SECOND: "WeakValueDictionary[Any, Pipeline]" = WeakValueDictionary()
+"""Which loader gave the second batch of an epoch last, by the seed of its order."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -305,13 +305,11 @@ class Pipeline(ABC):
         sampler = sampler_of(self.source.loader)
         if not (isinstance(sampler, SelectiveSampler) and sampler.shuffle):
             return
-        order = self.epoch.number, sampler.seed, sampler.examples, sampler.rank
-        last, _SECOND[:] = _SECOND[:], [ref(self), order]
-        if not last or last[1] != order:
-            return
-        other = last[0]()
+        order, number = (sampler.seed, sampler.examples, sampler.rank), self.epoch.number
+        other, _SECOND[order] = _SECOND.get(order, self), self
         # Else it is past that batch, or its loop was left.
-        if other not in (None, self) and other.epoch.is_open and other.epoch.batches == 2:
+        is_beside = other.epoch.is_open and (other.epoch.number, other.epoch.batches) == (number, 2)
+        if other is not self and is_beside:
             self._warn(
                 "order",
                 f"two loaders of {sampler.examples} examples shuffle them by seed={sampler.seed}, "

@@ -12,8 +12,6 @@ def now(device: torch.device) -> float:
     >>> now(torch.device("cpu")) >= started
     True
     """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.perf_counter()

@@ -17,12 +17,13 @@ from siftback.rules.evos import EVOS
 from siftback.rules.infobatch import InfoBatch, infobatch_weights
 from siftback.rules.kakurenbo import Kakurenbo, hidden_examples
 from siftback.rules.orderdp import OrderDP, draw_top_of_subset
-from siftback.rules.rcap import RCAP, rcap_probabilities, share_out
+from siftback.rules.rcap import RCAP, rcap_probabilities
 from siftback.rules.repb import RePB, relative_losses
 from siftback.rules.rs2 import RS2, take_from_permutations
 from siftback.rules.seta import SeTa, loss_groups
 from siftback.rules.ucb import UCB
 from siftback.schedule import Share
+from siftback.selectors.sampling import share_out
 from siftback.tables.score_table import ScoreTable
 from toys import assert_same
 

@@ -78,22 +78,12 @@ class Batch:
 
     def split(self, count: int) -> tuple["Batch", "Batch"]:
         """Returns the first ``count`` examples and the others, as views."""
-        halves = zip(
-            tree.split(self.data, count, self.lists),
-            (count, self.size - count),
-            (slice(count), slice(count, None)),
-            strict=True,
-        )
+        data = tree.split(self.data, count, self.lists)
+        columns = tree.split((self.indices, self.weights), count, frozenset())
+        sizes = count, self.size - count
         first, last = (
-            Batch(
-                data,
-                size,
-                self.device,
-                None if self.indices is None else self.indices[rows],
-                None if self.weights is None else self.weights[rows],
-                lists=self.lists,
-            )
-            for data, size, rows in halves
+            Batch(half, size, self.device, indices, weights, lists=self.lists)
+            for half, size, (indices, weights) in zip(data, sizes, columns, strict=True)
         )
         return first, last
 

@@ -352,9 +352,8 @@ def inner_datasets(dataset: Any) -> list[Any]:
     joined = list(joined.values()) if isinstance(joined, dict) else joined
     if isinstance(joined, list | tuple):
         return list(joined)
-    members = getattr(dataset, "__dict__", {})
-    inner = [member for member in members.values() if isinstance(member, Dataset)]
-    inner += [member for member in members.values() if is_table(member)]
+    members = getattr(dataset, "__dict__", {}).values()
+    inner = [member for member in members if isinstance(member, Dataset) or is_table(member)]
     if hasattr(dataset, "dataset") and all(dataset.dataset is not member for member in inner):
         inner.insert(0, dataset.dataset)
     return [member for member in inner if member is not dataset]

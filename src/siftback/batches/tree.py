@@ -13,6 +13,7 @@ always holds one example per entry.
 
 import copy
 import dataclasses
+import operator
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -469,11 +470,11 @@ def _common(
     """Returns the readings of two parts together, of the numbers of examples that both may have."""
     if first is None or second is None:
         return second if first is None else first
-    joined: dict[int, Structure] = {}
-    for size in first.keys() & second.keys():
-        kinds = zip(first[size][1:], second[size][1:], strict=True)
-        joined[size] = Structure(size, *(first | second for first, second in kinds))
-    return {size: joined[size] for size in first if size in joined}
+    return {
+        size: Structure(size, *map(operator.or_, first[size][1:], second[size][1:]))
+        for size in first
+        if size in second
+    }
 
 
 def _readings_of_list(
@@ -524,15 +525,11 @@ def _are_objects(leaf: Sequence[Any]) -> bool:
 
 def _are_alike(leaf: Sequence[Any]) -> bool:
     """Returns whether the entries of a list are of one kind, as the examples of a data set are."""
-    if not leaf:
-        return False
-    first = leaf[0]
-    if isinstance(first, ARRAYS):
-        return all(
-            type(entry) is type(first) and (entry.dtype, entry.ndim) == (first.dtype, first.ndim)
-            for entry in leaf
-        )
-    return all(type(entry) is type(first) for entry in leaf)
+    kinds = {
+        (type(entry), *((entry.dtype, entry.ndim) if isinstance(entry, ARRAYS) else ()))
+        for entry in leaf
+    }
+    return len(kinds) == 1
 
 
 def _is_values(leaf: Any) -> bool:

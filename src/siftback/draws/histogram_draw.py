@@ -9,7 +9,7 @@ from torch import Tensor
 from siftback.processes.distributed import sum_over_processes
 from siftback.seeding import generator_from
 from siftback.selectors.percentile import percentile_probabilities
-from siftback.selectors.sampling import LEAST_PROBABILITY
+from siftback.selectors.sampling import LEAST_PROBABILITY, share_out
 from siftback.tables.shards import Shards
 
 BLOCK = 1 << 20
@@ -276,19 +276,10 @@ def _systematic(probabilities: Tensor, count: int, generator: torch.Generator) -
         count: From 1 to n.
         generator: On the CPU.
     """
-    scaled = probabilities.clamp(min=LEAST_PROBABILITY)
-    certain = torch.zeros(len(scaled), dtype=torch.bool)
-    while True:  # a few times, as what is certain makes the others more probable
-        left = count - int(certain.sum())
-        uncertain = scaled.masked_fill(certain, 0.0)
-        uncertain *= left / max(float(uncertain.sum()), LEAST_PROBABILITY)
-        now_certain = uncertain >= 1
-        if not left or not now_certain.any():
-            break
-        certain |= now_certain
-    order = torch.randperm(len(scaled), generator=generator)
+    sizes = probabilities.clamp(min=LEAST_PROBABILITY)
+    order = torch.randperm(len(sizes), generator=generator)
     start = float(torch.rand((), generator=generator, dtype=torch.float64))
-    ordered = torch.where(certain, 1.0, uncertain)[order]
+    ordered = share_out(sizes, torch.ones_like(sizes), count)[order]
     points = torch.ceil(ordered.cumsum(0) - start).clamp(min=0)
     hit = points.diff(prepend=points.new_zeros(1)) > 0
     _correct_count(hit, ordered, count - int(hit.sum()))

@@ -409,12 +409,10 @@ def is_of_torch(loss_fn: Any) -> bool:
         return type(loss_fn).forward.__module__ == nn.modules.loss.__name__
     function = unwrap_function(loss_fn)
     # The mean of these divides by the sum of the weights, which are of the positions of a batch.
-    weight = (
-        loss_option(loss_fn, "weight", None)
-        if is_loss(loss_fn, (), "mse_loss", "l1_loss")
-        else None
-    )
-    return weight is None and vars(functional).get(loss_name(function)) is function
+    weighs = is_loss(loss_fn, (), "mse_loss", "l1_loss")
+    if weighs and loss_option(loss_fn, "weight", None) is not None:
+        return False
+    return vars(functional).get(loss_name(function)) is function
 
 
 def pair_losses(loss_fn: LossFn) -> Losses:

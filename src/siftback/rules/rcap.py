@@ -13,39 +13,9 @@ from siftback.errors import ConfigError
 from siftback.rules.base_weights import labels_tensor
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Epochs, Moment, Share
-from siftback.selectors.sampling import count_of, inclusion_probabilities
+from siftback.selectors.sampling import count_of, inclusion_probabilities, share_out
 from siftback.state import tensor_checksum
 from siftback.tables.score_table import ScoreTable
-
-
-def share_out(sizes: Tensor, limits: Tensor, count: int) -> Tensor:
-    """Shares out k in proportion to sizes, none more than its limit: ``min(n, c a)``.
-
-    Args:
-        sizes: float64[C], a, at least 0.
-        limits: int64[C], n.
-        count: k, at most the sum of the limits.
-
-    Returns:
-        float64[C], whose sum is k.
-
-    >>> share_out(torch.tensor([1.0, 1.0, 2.0]).double(), torch.tensor([1, 9, 9]), 7)
-    tensor([1., 2., 4.], dtype=torch.float64)
-    """
-    shares = torch.zeros_like(sizes)
-    is_open = limits > 0
-    while is_open.any():
-        left = count - float(shares[~is_open].sum())
-        total = float(sizes[is_open].sum())
-        # Where nothing is left to tell them apart, they share alike.
-        parts = sizes[is_open] / total if total > 0 else is_open[is_open] / int(is_open.sum())
-        shares[is_open] = left * parts
-        above = is_open & (shares > limits)
-        if not above.any():
-            break
-        shares[above] = limits[above].double()
-        is_open &= ~above
-    return shares
 
 
 def rcap_probabilities(
@@ -102,13 +72,7 @@ def _scaled(shares: Tensor, total: float) -> Tensor:
     whole = math.floor(total)
     if total == whole and whole:
         return inclusion_probabilities(shares, whole)
-    certain = torch.zeros(len(shares), dtype=torch.bool)
-    scaled = total * shares / shares.sum()
-    while (above := (scaled > 1) & ~certain).any():
-        certain |= above
-        rest = shares.masked_fill(certain, 0.0)
-        scaled = (total - int(certain.sum())) * rest / rest.sum().clamp(min=1e-300)
-    return scaled.masked_fill(certain, 1.0)
+    return share_out(shares, torch.ones_like(shares), total)
 
 
 class RCAP(LastLossRule):

@@ -120,6 +120,36 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     return (values * scale).clamp_(max=1.0)
 
 
+def share_out(sizes: Tensor, limits: Tensor, count: float) -> Tensor:
+    """Shares out k in proportion to sizes, none more than its limit: ``min(n, c a)``.
+
+    Args:
+        sizes: float64[C], a, at least 0.
+        limits: [C], n.
+        count: k, at most the sum of the limits.
+
+    Returns:
+        float64[C], whose sum is k.
+
+    >>> share_out(torch.tensor([1.0, 1.0, 2.0]).double(), torch.tensor([1, 9, 9]), 7)
+    tensor([1., 2., 4.], dtype=torch.float64)
+    """
+    shares = torch.zeros_like(sizes)
+    is_open = limits > 0
+    while is_open.any():
+        left = count - float(shares[~is_open].sum())
+        total = float(sizes[is_open].sum())
+        # Where nothing is left to tell them apart, they share alike.
+        parts = sizes[is_open] / total if total > 0 else is_open[is_open] / int(is_open.sum())
+        shares[is_open] = left * parts
+        above = is_open & (shares > limits)
+        if not above.any():
+            break
+        shares[above] = limits[above].double()
+        is_open &= ~above
+    return shares
+
+
 def sort_values(values: Tensor) -> tuple[Tensor, Tensor]:
     """Sorts values, with their order, as ``values.sort()`` does; the order of ties may differ.
 

@@ -141,15 +141,12 @@ class Selector(Protocol):
             LossError: If there is not one floating-point score per example, or none.
             ConfigError: If the generator is none, or the count is out of range.
         """
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state that ``select`` depends on."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another selector's state."""
-        ...
 
 
 class ShareSelector(Stateful):

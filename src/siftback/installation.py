@@ -1,11 +1,13 @@
 """The command that installs what is missing, without PyTorch."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-__all__ = ["install_command"]
+__all__ = ["install_command", "naming_extra"]
 
 
 def install_command(extra: str) -> str:
@@ -13,6 +15,28 @@ def install_command(extra: str) -> str:
     # There is no distribution where the package is only on the path.
     distributions = metadata.Distribution.discover(name="siftback")
     return command_from(extra, next((d.read_text("direct_url.json") for d in distributions), None))
+
+
+@contextmanager
+def naming_extra(extra: str, needed: str, package: str = "") -> Iterator[None]:
+    """Names the extra that installs what ``siftback.frameworks`` imports within, if it is missing.
+
+    Args:
+        extra: Of the name of the integration.
+        needed: What it needs, in words.
+        package: The package that has to be missing; any, if it is empty.
+
+    Raises:
+        ImportError: In place of that of the import.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if package and (error.name or "").partition(".")[0] != package:
+            raise
+        raise ImportError(
+            f"siftback.frameworks.{extra} needs {needed}: {install_command(extra)}"
+        ) from error
 
 
 def command_from(extra: str, origin: str | None) -> str:

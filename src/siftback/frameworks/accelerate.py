@@ -13,19 +13,13 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.installation import install_command
+from siftback.installation import naming_extra
 
-try:
+with naming_extra("accelerate", "Accelerate", "accelerate"):
     from accelerate import Accelerator
     from accelerate.data_loader import DataLoaderAdapter, DataLoaderStateMixin
     from accelerate.state import GradientState
     from accelerate.utils import DistributedType, send_to_device
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "accelerate":
-        raise
-    raise ImportError(
-        f"siftback.frameworks.accelerate needs Accelerate: {install_command('accelerate')}"
-    ) from error
 
 from siftback.batches.order import is_plain, is_trackable, sampler_of, with_attributes
 from siftback.epochs.loader_order import gives_all, ranks_of

@@ -17,7 +17,7 @@ from siftback.errors import ConfigError
 from siftback.frameworks.huggingface_weights import weighted_losses, weighted_mean
 from siftback.frameworks.step_selection import epochs_of_steps
 from siftback.frameworks.trained_loss import LossPair, ranks_alike
-from siftback.installation import install_command
+from siftback.installation import naming_extra
 from siftback.losses.sequences import Head, find_head, sequence_losses, summed_losses
 from siftback.probing.probe import probe
 from siftback.rules.rule import EpochRule, checked_rule
@@ -25,13 +25,8 @@ from siftback.scorers.selection_pass import untouched
 from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
 
-try:
+with naming_extra("huggingface", "transformers and accelerate"):
     from transformers import Trainer
-except ImportError as error:
-    raise ImportError(
-        "siftback.frameworks.huggingface needs transformers and accelerate: "
-        + install_command("huggingface")
-    ) from error
 
 Method = Literal["two_pass", "single_pass", "auto"]
 """The ways to choose rows within a step; see `SelectiveTrainerMixin`."""

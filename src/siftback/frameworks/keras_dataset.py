@@ -11,16 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from siftback.installation import install_command
+from siftback.installation import naming_extra
 
-try:
-    import keras
-except ModuleNotFoundError as error:
-    if error.name != "keras":  # such as the package of another backend
-        raise
-    raise ImportError(
-        f"siftback.frameworks.keras needs Keras 3: {install_command('keras')}"
-    ) from error
+with naming_extra("keras", "Keras 3", "keras"):  # not the package of another backend
+    import keras as keras
 
 from siftback.arguments import check_integer
 from siftback.batches import tree
@@ -45,16 +39,6 @@ from siftback.state import (
     tensor,
     tuple_of,
 )
-
-__all__ = [
-    "INDEX",
-    "OWN",
-    "Progress",
-    "SelectiveDataset",
-    "callbacks_with_progress",
-    "check_settings",
-    "keras",
-]
 
 _NONE = -1  # in a state: the epoch is not begun
 INDEX, OWN = "sift_index", "sample_weight"

@@ -26,7 +26,7 @@ from siftback.frameworks.step_selection import (
     rank_seed,
 )
 from siftback.frameworks.training_step import TrainingStep
-from siftback.installation import install_command
+from siftback.installation import naming_extra
 from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
@@ -37,16 +37,12 @@ from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selector
 from siftback.state import check_digest, seal
 
-try:
+with naming_extra("lightning", "Lightning"):
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
     from lightning.pytorch import Callback, LightningDataModule
     from lightning.pytorch.callbacks import GradientAccumulationScheduler
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
     from lightning.pytorch.utilities.model_helpers import is_overridden
-except ImportError as error:
-    raise ImportError(
-        f"siftback.frameworks.lightning needs Lightning: {install_command('lightning')}"
-    ) from error
 
 __all__ = ["SelectiveCallback", "SelectiveDataModule"]
 

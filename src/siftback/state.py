@@ -10,7 +10,7 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -369,8 +369,9 @@ class Stateful:
     """An object whose state is declared once.
 
     `state_dict`, `check_state` and `load_state_dict` follow from what three methods return:
-    `settings`, the arguments that a state must have been saved with; `members`, the objects whose
-    states are in this one's; and `state_fields`, the attributes that are saved, each with the check
+    `settings`, the arguments that a state must have been saved with, by default the attributes
+    named in ``setting_names`` of the class and its bases; `members`, the objects whose states are
+    in this one's; and `state_fields`, the attributes that are saved, each with the check
     of what it may be. Everything is checked before anything is changed.
 
     An attribute that starts with an underscore is saved without it. A tensor is saved as a copy on
@@ -382,8 +383,7 @@ class Stateful:
     >>> class Average(Stateful):
     ...     def __init__(self, decay):
     ...         self.decay, self.updates, self._mean = decay, 0, torch.zeros(2)
-    ...     def settings(self):
-    ...         return {"decay": self.decay}
+    ...     setting_names = ("decay",)
     ...     def state_fields(self):
     ...         return {"updates": integer(), "_mean": tensor(torch.float32, 2, finite=True)}
     >>> average = Average(0.5)
@@ -402,9 +402,13 @@ class Stateful:
 integer from 0 to 9223372036854775807: give what state_dict() returned
     """
 
+    setting_names: ClassVar[tuple[str, ...]] = ()
+
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
-        return {}
+        classes = reversed(type(self).__mro__)
+        names = [name for owner in classes for name in vars(owner).get("setting_names", ())]
+        return {name: getattr(self, name) for name in names}
 
     def members(self) -> dict[str, Any]:
         """Returns the objects, by name, whose states are in this one's; None has none."""

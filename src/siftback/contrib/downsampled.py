@@ -12,13 +12,12 @@ from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
 from siftback.losses.per_example import Losses, split_pair
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import check_scorer
-from siftback.state import Stateful
+from siftback.scorers.selection_pass import WrappingScorer
 
 Shrink = Callable[[Tensor], Tensor]
 
 
-class Downsampled(Stateful, Scorer):
+class Downsampled(WrappingScorer):
     """Scores a batch by the losses on downsampled images.
 
     A forward pass of a convolutional network costs about ``1 / factor^2`` of that on full images,
@@ -45,6 +44,8 @@ class Downsampled(Stateful, Scorer):
     tensor([0.2500])
     """
 
+    setting_names = ("factor",)
+
     def __init__(
         self,
         factor: float = 2,
@@ -52,8 +53,8 @@ class Downsampled(Stateful, Scorer):
         *,
         inputs: Callable[[Any, Shrink], Any] | None = None,
     ) -> None:
+        super().__init__(scorer)
         self.factor = check_number("factor", factor, above=1)
-        self.scorer = check_scorer(scorer)
         self._inputs: Callable[[Any, Shrink], Any] = shrink_pair
         if inputs is not None:
             self._inputs = check_object("inputs", inputs, "inputs=fn(batch, shrink)", "__call__")
@@ -83,19 +84,6 @@ class Downsampled(Stateful, Scorer):
                 "Give a smaller factor, or a model that accepts any size, such as one with "
                 "nn.AdaptiveAvgPool2d before its last layer"
             ) from error
-
-    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Calls the inner scorer, with the batch as it was trained on."""
-        self.scorer.after_step(losses, model, batch)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        inner = type(self.scorer).__name__
-        return {"scorer": type(self).__name__, "factor": self.factor, "inner": inner}
-
-    def members(self) -> dict[str, Any]:
-        """See `Stateful.members`."""
-        return {"inner": self.scorer}
 
 
 def downsample(images: Tensor, factor: float) -> Tensor:

@@ -34,13 +34,6 @@ class Posterior(NamedTuple):
     sd: Tensor
 
 
-class _Prior(NamedTuple):
-    """The prior distribution of an example's loss."""
-
-    mean: float
-    variance: float
-
-
 def posterior(
     losses: Tensor,
     epochs: Tensor,
@@ -218,7 +211,8 @@ class GaussianProcess(PredictingRule):
         probability: Tensor = torch.special.ndtr((mean - self.threshold) / sd)
         if self.optimism:
             # Added to the mean within ndtr, c * sd would raise all equally and change no rank.
-            prior_sd = math.sqrt(self._prior().variance * (1 + self.noise))
+            _, variance = self._prior()
+            prior_sd = math.sqrt(variance * (1 + self.noise))
             probability += self.optimism * sd / max(prior_sd, _LEAST_SD)
         return probability
 
@@ -237,9 +231,9 @@ class GaussianProcess(PredictingRule):
         new_losses[:, -1], new_epochs[:, -1] = losses, epoch
         self.table.record(indices, torch.cat((new_losses, new_epochs), 1))
 
-    def _prior(self) -> _Prior:
+    def _prior(self) -> tuple[float, float]:
         latest = self.values[:, self.history - 1]
         latest = latest[~latest.isnan()].double()
         if not len(latest):
-            return _Prior(0.0, 1.0)
-        return _Prior(float(latest.mean()), float(latest.var(correction=0)))
+            return 0.0, 1.0
+        return float(latest.mean()), float(latest.var(correction=0))

@@ -13,10 +13,9 @@ from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import check_scorer, common_device
+from siftback.scorers.selection_pass import WrappingScorer, common_device
 from siftback.state import (
     Check,
-    Stateful,
     check_entries,
     dict_of,
     integer,
@@ -28,7 +27,7 @@ from siftback.state import (
 from siftback.tensor_arguments import check_module
 
 
-class Proxy(Stateful, Scorer):
+class Proxy(WrappingScorer):
     """Scores a batch by the losses of a smaller model.
 
     Coleman et al. 2020 ("Selection via proxy") found that small models rank examples much as
@@ -72,6 +71,7 @@ class Proxy(Stateful, Scorer):
         optimizer: torch.optim.Optimizer | None = None,
         scorer: Scorer | None = None,
     ) -> None:
+        super().__init__(scorer)
         check_module(model)
         if optimizer is not None:
             kind = "torch.optim.SGD(proxy.parameters(), ...)"
@@ -86,7 +86,6 @@ class Proxy(Stateful, Scorer):
                 )
         self.model = model
         self.optimizer = optimizer
-        self.scorer = check_scorer(scorer)
         self.forwards = 0
         self.backwards = 0
         self.seconds_refresh = 0.0
@@ -131,12 +130,7 @@ class Proxy(Stateful, Scorer):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        inner = type(self.scorer).__name__
-        return {"scorer": type(self).__name__, "inner": inner, "trained": bool(self.optimizer)}
-
-    def members(self) -> dict[str, Any]:
-        """See `Stateful.members`."""
-        return {"inner": self.scorer}
+        return {**super().settings(), "trained": bool(self.optimizer)}
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""

@@ -87,6 +87,8 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
     (24, 24, 288)
     """
 
+    setting_names = ("batch_size",)
+
     def __init__(
         self,
         data: Any,
@@ -249,10 +251,6 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         note = partial(check_finite, name=lambda row: f"{int(indices[row])}")
         self._draw.losses.reads.add(note, losses)
         self._sampler.update(indices, losses)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"batch_size": self.batch_size}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

@@ -160,6 +160,8 @@ class NoiseGuard(Stateful):
     tensor([1, 3])
     """
 
+    setting_names = ("classes", "cap", "visits")
+
     def __init__(self, classes: int, cap: float = 0.05, visits: int | None = None) -> None:
         self.classes = check_integer("classes", classes, 2)
         self.cap = check_share("cap", cap, most=True)
@@ -285,10 +287,6 @@ class NoiseGuard(Stateful):
         admitted[torch.randperm(count, generator=generator)[:admissions]] = True
         self.held_back += count - admissions
         return admitted
-
-    def settings(self) -> dict[str, Any]:
-        """Returns the arguments, by name, that a state must have been saved with to fit."""
-        return {"classes": self.classes, "cap": self.cap, "visits": self.visits}
 
     def state_fields(self) -> dict[str, Check]:
         """Returns the names of the attributes that are saved, with the check of each."""

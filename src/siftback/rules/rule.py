@@ -100,7 +100,6 @@ class EpochRule(Stateful, ABC):
     guard: NoiseGuard | None = None
     selector: Selector | None = None
     scorer: Scorer | None = None
-    setting_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -311,9 +310,7 @@ class EpochRule(Stateful, ABC):
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
-        classes = reversed(type(self).__mro__)
-        names = [name for owner in classes for name in vars(owner).get("setting_names", ())]
-        values = {name: getattr(self, name) for name in names}
+        values = super().settings()
         values |= {name: v.settings() for name, v in values.items() if isinstance(v, Stateful)}
         when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
         if self._base_weights is not None:

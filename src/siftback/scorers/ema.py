@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from siftback.arguments import check_share
 from siftback.losses.per_example import Losses
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import check_scorer
+from siftback.scorers.selection_pass import WrappingScorer
 from siftback.scorers.snapshot import Snapshot, copy_check, tensors_of
-from siftback.state import Check, Stateful
+from siftback.state import Check
 from siftback.tensor_arguments import unwrap_model
 
 
-class Ema(Stateful, Scorer):
+class Ema(WrappingScorer):
     """Scores a batch by the losses of an exponential moving average of the weights.
 
     After each training step ``a = decay * a + (1 - decay) * w`` (Polyak & Juditsky 1992, with
@@ -47,9 +47,11 @@ class Ema(Stateful, Scorer):
     tensor([1.])
     """
 
+    setting_names = ("decay",)
+
     def __init__(self, decay: float = 0.99, scorer: Scorer | None = None) -> None:
+        super().__init__(scorer)
         self.decay = check_share("decay", decay)
-        self.scorer = check_scorer(scorer)
         self.seconds_refresh = 0.0
         self._snapshot: Snapshot | None = None
         self._loaded: dict[str, Tensor] | None = None
@@ -75,15 +77,6 @@ class Ema(Stateful, Scorer):
             snapshot.copied[name].copy_(sources[name])
         self.seconds_refresh += time.perf_counter() - started
         self.scorer.after_step(losses, snapshot.model, batch)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        inner = type(self.scorer).__name__
-        return {"scorer": type(self).__name__, "decay": self.decay, "inner": inner}
-
-    def members(self) -> dict[str, Any]:
-        """See `Stateful.members`."""
-        return {"inner": self.scorer}
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""

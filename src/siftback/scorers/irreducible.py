@@ -14,12 +14,12 @@ from siftback.errors import ConfigError
 from siftback.host_reads import move
 from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import check_scorer
-from siftback.state import Check, Stateful, shaped_like
+from siftback.scorers.selection_pass import WrappingScorer, check_scorer
+from siftback.state import Check, shaped_like
 from siftback.tensor_arguments import check_module, is_dense
 
 
-class Irreducible(Stateful, Scorer):
+class Irreducible(WrappingScorer):
     """Scores a batch by the reducible holdout loss: the loss minus the irreducible loss.
 
     RHO-loss (Mindermann et al. 2022, *Prioritized Training on Points that are Learnable, Worth
@@ -58,13 +58,13 @@ class Irreducible(Stateful, Scorer):
     """
 
     def __init__(self, losses: Tensor, scorer: Scorer | None = None) -> None:
+        super().__init__(scorer)
         if not is_dense(losses) or losses.ndim != 1 or not losses.is_floating_point():
             raise ConfigError(
                 f"irreducible losses {format_value(losses)}: give one loss per example of the "
                 "data set, float[examples]"
             )
         self.losses, self.known_examples = losses.detach().float().cpu(), len(losses)
-        self.scorer = check_scorer(scorer)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """Computes the reducible loss of each example, float32[N].
@@ -100,18 +100,9 @@ class Irreducible(Stateful, Scorer):
         scores = self.scorer.score(losses, model, batch, indices)
         return scores - move(irreducible, scores.device)
 
-    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Calls the inner scorer."""
-        self.scorer.after_step(losses, model, batch)
-
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        inner, examples = type(self.scorer).__name__, len(self.losses)
-        return {"scorer": type(self).__name__, "inner": inner, "examples": examples}
-
-    def members(self) -> dict[str, Any]:
-        """See `Stateful.members`."""
-        return {"inner": self.scorer}
+        return {**super().settings(), "examples": self.known_examples}
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""

@@ -125,6 +125,30 @@ def check_scorer(scorer: Scorer | None) -> Scorer:
     return Fresh() if scorer is None else check_object("scorer", scorer, "Fresh()", *needed)
 
 
+class WrappingScorer(Stateful, Scorer):
+    """The base of scorers that score by another one.
+
+    Args:
+        scorer: The inner scorer; by default `Fresh`.
+    """
+
+    def __init__(self, scorer: Scorer | None) -> None:
+        self.scorer = check_scorer(scorer)
+
+    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
+        """Calls the inner scorer."""
+        self.scorer.after_step(losses, model, batch)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        names = {"scorer": type(self).__name__, "inner": type(self.scorer).__name__}
+        return {**names, **super().settings()}
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"inner": self.scorer}
+
+
 def common_device(model: nn.Module, batch: Any) -> torch.device:
     """Returns the device that a model and its batch are on.
 

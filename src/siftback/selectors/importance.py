@@ -1,7 +1,5 @@
 """Importance sampling: k of a larger batch in proportion to a score, once that pays off."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -138,6 +136,8 @@ class Kath18(ShareSelector):
     Selection(positions=tensor([0]), weights=tensor([0.3438]))
     """
 
+    setting_names = ("replace", "reweight", "threshold", "momentum")
+
     def __init__(
         self,
         *,
@@ -198,12 +198,6 @@ class Kath18(ShareSelector):
         if self.reweight:  # a row that fills up, drawn 0 times, may have probability 0
             weights = weights / (size * drawn[positions]).clamp(min=torch.finfo(drawn.dtype).tiny)
         return Selection(positions, weights)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        scheme = {"replace": self.replace, "reweight": self.reweight}
-        start = {"threshold": self.threshold, "momentum": self.momentum}
-        return {**super().settings(), **scheme, **start}
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""

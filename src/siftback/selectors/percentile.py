@@ -203,6 +203,8 @@ class LossHistory(Stateful):
     tensor([0.6250])
     """
 
+    setting_names = ("size",)
+
     def __init__(self, size: int = 1024) -> None:
         self.size = check_integer("history size", size, 1)
         self._losses = torch.empty(0, dtype=torch.float32)
@@ -250,10 +252,6 @@ class LossHistory(Stateful):
         below, up_to = self.rank(losses)
         return (below + up_to) / 2
 
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"size": self.size}
-
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
         return {"_losses": tensor(torch.float32, range(self.size + 1), finite=True)}
@@ -294,6 +292,8 @@ class Percentile(ShareSelector):
     >>> len(kept.positions), losses[kept.positions].mean() > losses.mean()
     (339, tensor(True))
     """
+
+    setting_names = ("floor",)
 
     def __init__(
         self,
@@ -336,10 +336,6 @@ class Percentile(ShareSelector):
         """See `Selector.select`; adds the scores to the history."""
         check_call(scores, generator, count)
         return choose(self.probabilities(scores), generator, count)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {**super().settings(), "floor": self.floor}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

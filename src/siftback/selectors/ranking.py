@@ -162,13 +162,11 @@ class SoftTopK(ShareSelector):
     [[0, 2], [0, 2], [0, 3]]
     """
 
+    setting_names = ("temperature",)
+
     def __init__(self, *, keep: float, temperature: float = 1.0) -> None:
         super().__init__(keep=keep)
         self.temperature = check_number("temperature", temperature, above=0)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {**super().settings(), "temperature": self.temperature}
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
@@ -249,6 +247,8 @@ class Threshold(ShareSelector):
     tensor([0, 2])
     """
 
+    setting_names = ("above",)
+
     def __init__(
         self, *, above: float | None = None, keep: float | None = None, history: int = 1024
     ) -> None:
@@ -292,10 +292,6 @@ class Threshold(ShareSelector):
         if count is None:
             return choose(probabilities, generator)
         return unweighted(choose_top(scores, count, generator))
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {**super().settings(), "above": self.above}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

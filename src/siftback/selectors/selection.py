@@ -172,4 +172,5 @@ class ShareSelector(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        return {"selector": type(self).__name__, "keep": self._first_keep}
+        first = {"selector": type(self).__name__, "keep": self._first_keep}
+        return {**first, **super().settings()}

@@ -5,8 +5,14 @@ from torch import Tensor
 
 from siftback.arguments import check_flag, check_number, check_share
 from siftback.host_reads import move
-from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities, precise
-from siftback.selectors.selection import Selection, ShareSelector, check_call, check_scores
+from siftback.selectors.sampling import (
+    ShareSelector,
+    choose_exactly,
+    count_of,
+    inclusion_probabilities,
+    precise,
+)
+from siftback.selectors.selection import Selection, check_call, check_scores
 from siftback.state import Check, tensor
 
 

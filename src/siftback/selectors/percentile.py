@@ -12,14 +12,8 @@ from torch import Tensor
 from siftback.arguments import check_integer, check_number, check_object, check_share, format_value
 from siftback.errors import ConfigError
 from siftback.host_reads import move
-from siftback.selectors.sampling import choose
-from siftback.selectors.selection import (
-    Selection,
-    Selector,
-    ShareSelector,
-    check_call,
-    check_scores,
-)
+from siftback.selectors.sampling import ShareSelector
+from siftback.selectors.selection import Selector, check_scores
 from siftback.state import Check, Stateful, tensor
 
 _LONG = 1 << 14  # losses that are quickly sorted
@@ -329,13 +323,6 @@ class Percentile(ShareSelector):
         if self.floor:
             probabilities.mul_(1 - self.floor).add_(self.floor)
         return probabilities
-
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
-        """See `Selector.select`; adds the scores to the history."""
-        check_call(scores, generator, count)
-        return choose(self.probabilities(scores), generator, count)
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

@@ -15,19 +15,14 @@ from siftback.selectors.percentile import (
     rank_shares,
 )
 from siftback.selectors.sampling import (
+    ShareSelector,
     choose,
     choose_exactly,
     count_of,
     inclusion_probabilities,
     precise,
 )
-from siftback.selectors.selection import (
-    Selection,
-    ShareSelector,
-    check_call,
-    check_scores,
-    unweighted,
-)
+from siftback.selectors.selection import Selection, check_call, check_scores, unweighted
 
 
 def top_probabilities(scores: Tensor, count: int) -> Tensor:

@@ -1,10 +1,15 @@
 """Random sampling by probabilities: each example independently, or exactly k of them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from siftback.arguments import check_share
 from siftback.host_reads import move
-from siftback.selectors.selection import Selection, unweighted
+from siftback.selectors.selection import Selection, check_call, unweighted
+from siftback.state import Stateful
 
 LEAST_PROBABILITY = 1e-12
 """Used in place of a probability of 0, so that k examples can always be kept."""
@@ -171,3 +176,38 @@ def sort_values(values: Tensor) -> tuple[Tensor, Tensor]:
         return ordered, order
     order = torch.from_numpy(values.numpy().argsort())
     return values[order], order
+
+
+class ShareSelector(Stateful):
+    """The base of selectors that keep a share of the examples, by default by their probabilities.
+
+    Args:
+        keep: Share of the examples to keep, in (0, 1].
+
+    Raises:
+        ConfigError: If it is outside its range.
+    """
+
+    needs_scores = True
+    reweights = False
+    probabilities: Callable[[Tensor], Tensor]
+
+    def __init__(self, *, keep: float) -> None:
+        self.set_keep(keep)
+        self._first_keep = self.keep  # a schedule may change `keep`
+
+    def set_keep(self, keep: float) -> None:
+        """Changes the share to keep, in (0, 1]."""
+        self.keep = check_share("keep", keep, least=False, most=True)
+
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
+        """See `Selector.select`."""
+        check_call(scores, generator, count)
+        return choose(self.probabilities(scores), generator, count)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        first = {"selector": type(self).__name__, "keep": self._first_keep}
+        return {**first, **super().settings()}

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_share, format_value, is_integer
+from siftback.arguments import format_value, is_integer
 from siftback.errors import ConfigError, LossError
-from siftback.state import Stateful
 from siftback.tensor_arguments import is_dense
 
 
@@ -147,30 +146,3 @@ class Selector(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another selector's state."""
-
-
-class ShareSelector(Stateful):
-    """The base of selectors that keep a share of the examples.
-
-    Args:
-        keep: Share of the examples to keep, in (0, 1].
-
-    Raises:
-        ConfigError: If it is outside its range.
-    """
-
-    needs_scores = True
-    reweights = False
-
-    def __init__(self, *, keep: float) -> None:
-        self.set_keep(keep)
-        self._first_keep = self.keep  # a schedule may change `keep`
-
-    def set_keep(self, keep: float) -> None:
-        """Changes the share to keep, in (0, 1]."""
-        self.keep = check_share("keep", keep, least=False, most=True)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        first = {"selector": type(self).__name__, "keep": self._first_keep}
-        return {**first, **super().settings()}

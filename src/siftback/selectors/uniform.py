@@ -5,14 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.selectors.sampling import choose
-from siftback.selectors.selection import (
-    Selection,
-    ShareSelector,
-    check_call,
-    check_scores,
-    unweighted,
-)
+from siftback.selectors.sampling import ShareSelector, choose
+from siftback.selectors.selection import Selection, check_call, check_scores, unweighted
 from siftback.state import Stateful
 
 
@@ -38,13 +32,6 @@ class Uniform(ShareSelector):
         """Returns float32[N], all equal."""
         check_scores(scores)
         return torch.full_like(scores, self.keep, dtype=torch.float32)
-
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
-        """See `Selector.select`; only the number of the scores is used."""
-        check_call(scores, generator, count)
-        return choose(self.probabilities(scores), generator, count)
 
 
 class All(Stateful):

@@ -420,7 +420,7 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the settings, the state of each member, and a copy of each field."""
-        members = {name: _state(member) for name, member in self.members().items()}
+        members = {n: None if m is None else m.state_dict() for n, m in self.members().items()}
         fields = {name.lstrip("_"): _saved(getattr(self, name)) for name in self.state_fields()}
         return seal({"settings": self.settings(), **members, **fields})
 
@@ -455,10 +455,6 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
                 generator.set_state(value)
             else:
                 setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
-
-
-def _state(member: Any) -> Any:
-    return None if member is None else member.state_dict()
 
 
 def _saved(value: Any) -> Any:

@@ -232,6 +232,7 @@ class GaussianProcess(PredictingRule):
         self.table.record(indices, torch.cat((new_losses, new_epochs), 1))
 
     def _prior(self) -> tuple[float, float]:
+        """Returns mean and variance of an example's loss, as of those recorded last."""
         latest = self.values[:, self.history - 1]
         latest = latest[~latest.isnan()].double()
         if not len(latest):

@@ -16,7 +16,7 @@ from siftback.arguments import check_choice
 from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses
 from siftback.scorers.selection_pass import Fresh, Mode, common_device
-from siftback.scorers.snapshot import CopyScorer, Snapshot, by_pixels
+from siftback.scorers.snapshot import CopyScorer, Snapshot
 from siftback.state import (
     check_entries,
     dict_of,
@@ -88,12 +88,7 @@ class Int8(CopyScorer):
         rounded = {id(module.weight) for module in model.modules() if has_kernel(module)}
 
         def copy_tensor(tensor: Tensor) -> Tensor:
-            if id(tensor) in rounded:
-                return tensor
-            value = tensor.detach()
-            if isinstance(tensor, nn.Parameter) and self._channels_last:
-                value = by_pixels(value)
-            return self.separate(tensor, value)
+            return tensor if id(tensor) in rounded else self.separate(tensor, tensor.detach())
 
         return Quantised(model, copy_tensor, self._static)
 

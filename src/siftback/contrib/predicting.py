@@ -5,8 +5,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_choice, check_number, format_value, is_number
-from siftback.errors import ConfigError
+from siftback.arguments import check_choice, check_number, check_share
 from siftback.rules.rule import RefreshedRule
 from siftback.state import Check, Stateful, tensor
 
@@ -31,9 +30,7 @@ class LossThreshold(Stateful):
     """
 
     def __init__(self, share: float) -> None:
-        if not is_number(share) or not 0 < share < 1:
-            raise ConfigError(f"threshold_share={format_value(share)}: give a share in (0, 1)")
-        self.share = float(share)
+        self.share = check_share("threshold_share", share, least=False)
         self._recent = torch.empty(0, dtype=torch.float32)
 
     @property

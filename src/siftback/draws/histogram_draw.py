@@ -264,26 +264,15 @@ def _draw_shard(scores: Tensor, table: Tensor, quota: int, generator: torch.Gene
     new, known = unknown.nonzero().squeeze(1), (~unknown).nonzero().squeeze(1)
     if len(new) >= quota:
         return new[torch.randperm(len(new), generator=generator)[:quota]]
-    probabilities = table[buckets_of(scores[known])]
-    return torch.cat((new, known[_systematic(probabilities, quota - len(new), generator)]))
-
-
-def _systematic(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Returns int64[count], the draw of `choose_exactly`, in time that grows with the number only.
-
-    Args:
-        probabilities: float64[n].
-        count: From 1 to n.
-        generator: On the CPU.
-    """
-    sizes = probabilities.clamp(min=LEAST_PROBABILITY)
+    # As `choose_exactly` draws, in time that grows with the number only.
+    sizes, count = table[buckets_of(scores[known])].clamp(min=LEAST_PROBABILITY), quota - len(new)
     order = torch.randperm(len(sizes), generator=generator)
     start = float(torch.rand((), generator=generator, dtype=torch.float64))
     ordered = share_out(sizes, torch.ones_like(sizes), count)[order]
     points = torch.ceil(ordered.cumsum(0) - start).clamp(min=0)
     hit = points.diff(prepend=points.new_zeros(1)) > 0
     _correct_count(hit, ordered, count - int(hit.sum()))
-    return order[hit]
+    return torch.cat((new, known[order[hit]]))
 
 
 def _correct_count(hit: Tensor, probabilities: Tensor, missing: int) -> None:

@@ -19,7 +19,6 @@ from siftback.selectors.in_batch import InBatch, count_in_batch
 from siftback.state import Check, Stateful, dict_of, number
 
 AT_ONCE = "schedule=Schedule(warmup=Epochs(0)), which selects at once"
-_MISSING = object()
 
 Score = Callable[[bool], tuple[Tensor, Tensor | None]]
 """Returns float[N], the losses of a batch, and bool[N], the rows to choose among, or None for all.
@@ -123,11 +122,7 @@ def count_drawn(stats: Stats, draw: EpochDraw, count: int) -> None:
 
 
 def count_schedule(
-    schedule: Schedule,
-    batches: int | None,
-    *,
-    epochs: float | None,
-    advice: str,
+    schedule: Schedule, batches: int | None, *, epochs: float | None, advice: str
 ) -> dict[str, Any]:
     """Returns a schedule and what it counts, as arguments of `InBatch` and `SinglePass`.
 
@@ -169,11 +164,10 @@ def rank_seed(seed: int, rank: int) -> int:
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replaces an attribute of an object, which then stands before that of its class."""
     variables = vars(owner)
-    before = variables.get(name, _MISSING)
+    before = {name: variables[name]} if name in variables else {}
     variables[name] = value
     try:
         yield
     finally:
         del variables[name]
-        if before is not _MISSING:
-            variables[name] = before
+        variables.update(before)

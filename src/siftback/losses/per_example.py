@@ -211,8 +211,8 @@ class Reduction:
 
     def losses(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor:
         """Returns float[N], the losses per example of some terms: see `per_example`."""
-        valid = self.valid(self._argument("target", arguments, options), terms.numel())
-        if valid is None:
+        valid = valid_targets(self.ignored, self._argument("target", arguments, options))
+        if self.name == "none" or valid is None or not valid.ndim or len(valid) != terms.numel():
             return terms
         if valid.ndim > 1:
             counts = valid.reshape(len(valid), -1).sum(1)

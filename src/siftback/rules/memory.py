@@ -274,7 +274,8 @@ class Memory(LastLossRule):
         if self.guard:
             suspects = self.suspects
             weights[suspects] = self._admit(self.guard, len(suspects), count, generator).float()
-            trusted = self._trusted
+            is_suspect = torch.zeros(self.examples, dtype=torch.bool).index_fill_(0, suspects, True)
+            trusted = (~is_suspect).nonzero().squeeze(1)
             losses, base, by_percentile = losses[trusted], base[trusted], self.guard.released
         if count is None:
             probabilities = independent_probabilities(losses, self.floor, base)
@@ -293,12 +294,6 @@ class Memory(LastLossRule):
         factors = unbiased_weights(probabilities, base) if self.unbiased else torch.ones(len(base))
         weights[trusted[drawn]] = factors[drawn].float()
         return weights
-
-    @property
-    def _trusted(self) -> Tensor:
-        """int64[n], the rows of the examples that the guard does not hold back."""
-        is_trusted = torch.ones(self.examples, dtype=torch.bool)
-        return is_trusted.index_fill_(0, self.suspects, False).nonzero().squeeze(1)
 
     def _admit(
         self, guard: NoiseGuard, suspects: int, count: int | None, generator: torch.Generator

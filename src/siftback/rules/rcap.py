@@ -13,7 +13,7 @@ from siftback.errors import ConfigError
 from siftback.rules.base_weights import labels_tensor
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Epochs, Moment, Share
-from siftback.selectors.sampling import count_of, inclusion_probabilities, share_out
+from siftback.selectors.sampling import count_of, share_out
 from siftback.state import tensor_checksum
 from siftback.tables.score_table import ScoreTable
 
@@ -63,16 +63,9 @@ def rcap_probabilities(
     probabilities = torch.empty_like(shares)
     for index in sizes.nonzero().flatten().tolist():
         rows = (classes == index).nonzero().squeeze(1)
-        probabilities[rows] = _scaled(shares[rows], float(counts[index]))
+        limits = torch.ones(len(rows), dtype=torch.float64)
+        probabilities[rows] = share_out(shares[rows], limits, float(counts[index]))
     return probabilities
-
-
-def _scaled(shares: Tensor, total: float) -> Tensor:
-    """Scales shares to a sum that need not be an integer, none above 1."""
-    whole = math.floor(total)
-    if total == whole and whole:
-        return inclusion_probabilities(shares, whole)
-    return share_out(shares, torch.ones_like(shares), total)
 
 
 class RCAP(LastLossRule):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from siftback.arguments import check_choice
 from siftback.scorers.selection_pass import Fresh, Mode
-from siftback.scorers.snapshot import CopyScorer, Snapshot, by_pixels
+from siftback.scorers.snapshot import CopyScorer, Snapshot
 
 Precision = Literal["bf16", "fp16"]
 
@@ -68,11 +68,9 @@ class Reduced(CopyScorer):
     def _copy_of(self, model: nn.Module) -> Snapshot:
         def copy_tensor(tensor: Tensor) -> Tensor:
             value = tensor.detach()
-            if isinstance(tensor, nn.Parameter) and tensor.ndim > 1:
-                if tensor.is_floating_point():
-                    value = value.to(_TYPES[self.precision])
-                if self._channels_last:
-                    value = by_pixels(value)
+            is_matrix = isinstance(tensor, nn.Parameter) and tensor.ndim > 1
+            if is_matrix and tensor.is_floating_point():
+                value = value.to(_TYPES[self.precision])
             return self.separate(tensor, value)
 
         return Snapshot(model, copy_tensor)

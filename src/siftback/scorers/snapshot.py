@@ -176,6 +176,8 @@ class CopyScorer(Stateful, Scorer):
             tensor: The model's tensor.
             value: The copy's, which may be the same or a view of it.
         """
+        if self._channels_last and isinstance(tensor, nn.Parameter):
+            value = by_pixels(value)
         if value.data_ptr() != tensor.data_ptr() or value.dtype != tensor.dtype:
             return value
         return tensor if self._refresh == 1 else value.clone()

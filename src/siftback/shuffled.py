@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 
 WHOLE = 1 << 24
 """Up to how many examples an order is a permutation in memory."""
@@ -28,7 +28,7 @@ def shuffled(examples: int, seed: int, epoch: int) -> Iterator[Tensor]:
     >>> sorted(torch.cat(list(shuffled(5, seed=0, epoch=1))).tolist())
     [0, 1, 2, 3, 4]
     """
-    yield from permutation(examples, generator_of(seed, epoch, Stream.ORDER))
+    yield from permutation(examples, generator_from(seed, epoch, Stream.ORDER))
 
 
 def permutation(examples: int, generator: torch.Generator, whole: int = WHOLE) -> Iterator[Tensor]:

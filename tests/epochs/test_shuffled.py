@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 from siftback.shuffled import permutation, shuffled
 
 # Of the permutation in memory, and of the network that takes its place for large data sets.
@@ -15,7 +15,7 @@ def order(examples, seed=0, epoch=0, **kind):
 
 
 def generator(seed, epoch):
-    return generator_of(seed, epoch, Stream.ORDER)
+    return generator_from(seed, epoch, Stream.ORDER)
 
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS)

@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 
 from siftback import Memory
 from siftback.frameworks.lightning import SelectiveDataModule
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 
 EXPECTED_WARNINGS = [
     pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
@@ -29,7 +29,7 @@ def weights_of(module):
 
 
 def seed_of(rank=0):
-    return generator_of(0, rank, Stream.SELECTION).initial_seed()
+    return generator_from(0, rank, Stream.SELECTION).initial_seed()
 
 
 class Manual(Net):

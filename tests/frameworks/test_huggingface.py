@@ -29,7 +29,7 @@ from hugging_face_models import (
 import transformers
 from siftback import Epochs, InBatch, Memory, TopK, sequence_losses
 from siftback.errors import BatchError, ConfigError
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 
 METHODS = ("two_pass", "memory")  # of a single pass there is a test of its own, as it compiles
 
@@ -54,7 +54,7 @@ def test_two_passes_are_a_loop_that_scores_and_trains_on_the_kept_rows(kind, tmp
     expected = copy.deepcopy(model)
     ours.train()
 
-    seed = generator_of(42, 0, Stream.SELECTION).initial_seed()
+    seed = generator_from(42, 0, Stream.SELECTION).initial_seed()
     choosing = InBatch(keep=1 / 2, seed=seed)
     optimizer, _ = no_schedule(expected)
     expected.train()

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from siftback import Epochs, InfoBatch, Memory, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 
 pytestmark = pytest.mark.distributed
 
@@ -65,7 +65,7 @@ def test_the_draw_is_that_of_one_process_given_all_losses(ranks, name):
     for epoch, both in enumerate(epochs_of(ranks, name)):
         expected = torch.ones(COUNT)
         if rule.schedule.is_on(epoch, EPOCHS):
-            expected = rule.draw(epoch, generator_of(0, epoch, Stream.DRAW))
+            expected = rule.draw(epoch, generator_from(0, epoch, Stream.DRAW))
         for rank in both:
             torch.testing.assert_close(joined(rank, 1), expected[joined(rank, 0)])
             given = [(indices, losses) for indices, _, losses in rank["steps"]]

@@ -35,7 +35,7 @@ from siftback.batches.order import (
 )
 from siftback.batches.tree import Lists, read_structure
 from siftback.errors import BatchError, StateError
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 from siftback.state import (
     MOST_EPOCHS,
     anything,
@@ -354,7 +354,7 @@ class Source:
                 torch.set_rng_state(state["generators"][-1])
             elif has_state:
                 seed = int(torch.empty((), dtype=torch.int64).random_())
-                generator = generator_of(seed, self.epoch, Stream.ORDER)
+                generator = generator_from(seed, self.epoch, Stream.ORDER)
                 torch.set_rng_state(generator.get_state())
             self._began = self._generators.states()
             batches: Iterator[Any] = iter(self.loader)

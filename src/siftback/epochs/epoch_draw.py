@@ -20,7 +20,7 @@ from siftback.processes.distributed import broadcast, rank_and_world
 from siftback.processes.exchange import pack_weights, packed_weights, unpack_weights
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 from siftback.state import (
     MOST_EPOCHS,
     anything,
@@ -404,7 +404,7 @@ class EpochDraw:
         """
         rule, number, name = self.rule, self._number, type(self.rule).__name__
         with rule.among(candidates):
-            weights = rule.draw(number, generator_of(self._seed, number, Stream.DRAW))
+            weights = rule.draw(number, generator_from(self._seed, number, Stream.DRAW))
             if rule.shards:
                 rule.shards.check_drawn(name, weights, rule.count(number) or 0)
             elif getattr(weights, "shape", None) != (rule.rows,):

@@ -14,7 +14,7 @@ from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import BatchError, ConfigError
 from siftback.schedule import Schedule
-from siftback.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_from
 from siftback.selectors.in_batch import InBatch, count_in_batch
 from siftback.state import Check, Stateful, dict_of, number
 
@@ -157,7 +157,7 @@ def epochs_of_steps(steps: int, batches: int, accumulation: int) -> float:
 
 def rank_seed(seed: int, rank: int) -> int:
     """Returns the seed of a process's own selections: each chooses among rows of its own."""
-    return generator_of(seed, rank, Stream.SELECTION).initial_seed()
+    return generator_from(seed, rank, Stream.SELECTION).initial_seed()
 
 
 @contextmanager

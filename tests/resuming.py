@@ -29,8 +29,7 @@ from siftback import (
     Share,
     Uniform,
 )
-from siftback.selectors.uniform import All
-from toys import assert_same, at_once, dataset, network, optimizer_of, seeded, shuffled
+from toys import All, assert_same, at_once, dataset, network, optimizer_of, seeded, shuffled
 
 EPOCHS = 2
 

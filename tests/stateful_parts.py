@@ -39,8 +39,7 @@ from siftback import (
 )
 from siftback.contrib import IES, Downsampled, GaussianProcess, Int8, Proxy
 from siftback.contrib.ewma import Ewma
-from siftback.selectors.uniform import All
-from toys import seeded
+from toys import All, seeded
 
 COUNT = 24
 

@@ -29,8 +29,17 @@ from siftback import (
     per_example,
 )
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.selectors.uniform import All
-from toys import AT_ONCE, assert_same, at_once, dataset, given_losses, network, numbered, shuffled
+from toys import (
+    AT_ONCE,
+    All,
+    assert_same,
+    at_once,
+    dataset,
+    given_losses,
+    network,
+    numbered,
+    shuffled,
+)
 
 PAIR = {"loss_fn": F.cross_entropy}
 

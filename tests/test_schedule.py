@@ -20,8 +20,7 @@ from siftback import (
     TopK,
 )
 from siftback.errors import ConfigError
-from siftback.selectors.uniform import All
-from toys import dataset, given_losses, numbered
+from toys import All, dataset, given_losses, numbered
 
 # Moments of four epochs at which a schedule is on.
 QUARTERS = [quarter / 4 for quarter in range(17)]

@@ -1,11 +1,16 @@
 """Small problems and plain loops that the loader's tests train on."""
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Schedule, Selection
+from siftback.selectors.sampling import choose
+from siftback.selectors.selection import check_call, check_scores, unweighted
+from siftback.state import Stateful
 
 FEATURES, CLASSES = 5, 3
 
@@ -122,3 +127,33 @@ class EveryOther:
 
     def load_state_dict(self, state):
         pass
+
+
+class All(Stateful):
+    """Keeps every example: ordinary training.
+
+    >>> All().select(torch.zeros(3), torch.Generator()).positions
+    tensor([0, 1, 2])
+    """
+
+    needs_scores = False
+    reweights = False
+    keep = 1.0
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Returns float32[N], all 1."""
+        check_scores(scores)
+        return torch.ones_like(scores, dtype=torch.float32)
+
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
+        """See `Selector.select`; no scores are used, and random numbers only with a count."""
+        check_call(scores, generator, count)
+        if count is not None:
+            return choose(self.probabilities(scores), generator, count)
+        return unweighted(torch.arange(len(scores), device=scores.device))
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__}

@@ -163,8 +163,8 @@ class Schedule:
         interrupt: Every n-th batch of an epoch is trained on whole, first the n-th; 0 is none, 1 is
             not allowed.
         anneal: Changes the share kept while selection is on; None leaves the selector's. The
-            selector must have ``set_keep`` and a share: all selectors here do, except `All` and a
-            fixed `Threshold`; of the rules those with ``keep``.
+            selector must have ``set_keep`` and a share: all selectors here do, except a fixed
+            `Threshold`; of the rules those with ``keep``.
 
     Attributes:
         needs_epochs: Whether the number of epochs must be known: for a share above 0, or a tail.

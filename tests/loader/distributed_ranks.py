@@ -33,8 +33,7 @@ from siftback import (
 )
 from siftback.contrib import IES
 from siftback.errors import ConfigError, StateError
-from siftback.selectors.uniform import All
-from toys import AT_ONCE, at_once
+from toys import AT_ONCE, All, at_once
 
 COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from reference import algorithm_1, batch_first, one_at_a_time, shared_probability
 from siftback import Epochs, Fresh, Percentile, Pool, Schedule, SelectiveLoader, Share, Uniform
 from siftback.errors import ConfigError
-from siftback.selectors.uniform import All
 from toys import (
     AT_ONCE,
+    All,
     assert_same,
     at_once,
     dataset,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import reference
 from siftback import Percentile, Uniform
 from siftback.selectors.sampling import choose_exactly, inclusion_probabilities
-from siftback.selectors.uniform import All
+from toys import All
 
 probabilities = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40)
 

@@ -13,8 +13,7 @@ from resuming import check_resumes, selecting
 from selector_table import FAMILY
 from siftback import InBatchRank, Kath18, SoftTopK, Threshold, TopK, Unbiased
 from siftback.errors import ConfigError
-from siftback.selectors.uniform import All
-from toys import seeded
+from toys import All, seeded
 
 LARGE = 3.4e38
 NAMES = list(FAMILY)

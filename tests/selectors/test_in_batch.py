@@ -20,8 +20,7 @@ from siftback import (
 )
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.selectors.sampling import inclusion_probabilities
-from siftback.selectors.uniform import All
-from toys import seeded
+from toys import All, seeded
 
 SELECTORS = {
     "percentile": lambda: Percentile(keep=1 / 3, history=50),

@@ -13,8 +13,7 @@ from resuming import check_resumes, selecting
 from siftback import InBatchRank, Percentile, Uniform
 from siftback.errors import ConfigError, StateError
 from siftback.selectors.percentile import LossHistory, percentile_probabilities
-from siftback.selectors.uniform import All
-from toys import seeded
+from toys import All, seeded
 
 BETAS = (0.0, 0.5, 1.0, 2.0, 4.0)
 SELECTORS = {

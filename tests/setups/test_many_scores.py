@@ -16,8 +16,7 @@ from siftback import (
 )
 from siftback.selectors.percentile import LossHistory, percentile_probabilities, rank_shares
 from siftback.selectors.ranking import threshold_probabilities
-from siftback.selectors.uniform import All
-from toys import seeded
+from toys import All, seeded
 
 MANY = 25_000_000  # above 2^24, from which on float32 does not tell neighbours apart
 ALWAYS = ("percentile", "percentile, exact")  # of all others fewer, unless more are asked for

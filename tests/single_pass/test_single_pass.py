@@ -16,8 +16,8 @@ from siftback import Percentile, Selection, SinglePass, Uniform
 from siftback.errors import StateError
 from siftback.schedule import StepSchedule
 from siftback.selectors.sampling import choose
-from siftback.selectors.uniform import All
 from single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
+from toys import All
 
 KEEP = 1 / 3
 Gradients = dict[str, Tensor]

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from siftback import Selection, SinglePass, Threshold
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, GradientError, LossError, TraceError
-from siftback.selectors.uniform import All
 from single_pass_models import CASES, CLASSES, SIDE, Mlp, images
+from toys import All
 
 KEEP = 1 / 3
 

@@ -1,13 +1,10 @@
-"""Selectors that use no scores: uniformly random, and all."""
-
-from typing import Any
+"""A selector that uses no scores: uniformly random."""
 
 import torch
 from torch import Tensor
 
-from siftback.selectors.sampling import ShareSelector, choose
-from siftback.selectors.selection import Selection, check_call, check_scores, unweighted
-from siftback.state import Stateful
+from siftback.selectors.sampling import ShareSelector
+from siftback.selectors.selection import check_scores
 
 
 class Uniform(ShareSelector):
@@ -32,33 +29,3 @@ class Uniform(ShareSelector):
         """Returns float32[N], all equal."""
         check_scores(scores)
         return torch.full_like(scores, self.keep, dtype=torch.float32)
-
-
-class All(Stateful):
-    """Keeps every example: ordinary training.
-
-    >>> All().select(torch.zeros(3), torch.Generator()).positions
-    tensor([0, 1, 2])
-    """
-
-    needs_scores = False
-    reweights = False
-    keep = 1.0
-
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Returns float32[N], all 1."""
-        check_scores(scores)
-        return torch.ones_like(scores, dtype=torch.float32)
-
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
-        """See `Selector.select`; no scores are used, and random numbers only with a count."""
-        check_call(scores, generator, count)
-        if count is not None:
-            return choose(self.probabilities(scores), generator, count)
-        return unweighted(torch.arange(len(scores), device=scores.device))
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"selector": type(self).__name__}

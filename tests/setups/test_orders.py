@@ -415,6 +415,8 @@ def test_two_loaders_that_give_the_same_examples_side_by_side_warn_once(make):
     assert [Path(warning.filename).name for warning in warned] == ["test_orders.py"]
     different, *_ = list(side_by_side(make(), make(seed=1)))
     assert not torch.equal(*different)
+    with pytest.warns(UserWarning, match="shuffle them by seed=0, so that .* seed=1"):
+        list(side_by_side(make(), make(seed=1), make()))  # another one between them hides nothing
 
 
 def test_loaders_one_after_the_other_or_in_order_do_not_warn():

@@ -39,9 +39,17 @@ def test_nothing_is_forecast_beyond_the_records(benchmark, cases):
     shares = [case.share for case in cases if case.is_fitted]
     assert forecast.LEAST_SHARE <= min(shares) < forecast.LEAST_SHARE + 0.01
     assert max(case.budget for case in cases if case.is_fitted) == forecast.MOST_EPOCHS
-    longest = {case.data for case in cases if case.budget == forecast.MOST_EPOCHS}
-    longer = {case.data for case in cases if case.budget > forecast.MOST_EPOCHS}
-    assert len(longest) > 1 >= len(longer)
+
+
+def test_longer_trainings_are_not_forecast_as_a_ratio_of_1_is_nearer(benchmark, cases):
+    curved = [case for case in cases if not case.ratio.flat and "wrong" not in case.title]
+    for is_longer in (False, True):
+        some = [case for case in curved if is_longer == (case.budget > forecast.MOST_EPOCHS)]
+        weights = benchmark.weights_of(some)
+        told = [benchmark.told(case, cases).error for case in some]
+        of_one = [benchmark.error_of(case, 0.0) for case in some]
+        nearer = benchmark.typical(told, weights) < benchmark.typical(of_one, weights)
+        assert nearer is not is_longer
 
 
 def test_a_fit_without_a_data_set_does_not_know_it(benchmark, cases):

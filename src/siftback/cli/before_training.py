@@ -24,7 +24,7 @@ SCORED = (
 def probe_command(
     values: dict[str, Any],
     keep: str = "1/2,1/3,1/4",
-    epochs: int = 8,
+    epochs: int = 4,
     threads: int | None = None,
     seconds: float = 30,
     forecast: bool = False,

@@ -128,16 +128,12 @@ def selectivity(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 def architectures(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 16: several models on one data set."""
-    return without_matched(
-        select_varied(comparisons, lambda item: task_of(item)[0], lambda item: task_of(item)[1])
-    )
+    return plot_varied(comparisons, lambda item: task_of(item)[0], lambda item: task_of(item)[1])
 
 
 def schedules(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 17: one model on one data set under several schedules of the learning rate."""
-    return without_matched(
-        select_varied(comparisons, task_of, lambda item: str(argument(item, "rate")))
-    )
+    return plot_varied(comparisons, task_of, lambda item: str(argument(item, "rate")))
 
 
 def without_matched(comparisons: Iterable[Comparison]) -> Iterator[Finding]:
@@ -171,17 +167,17 @@ def task_of(comparison: Comparison) -> tuple[str, str]:
     return f"{data}{images(comparison)}", model
 
 
-def select_varied(
+def plot_varied(
     comparisons: Sequence[Comparison],
     same: Callable[[Comparison], object],
     differs: Callable[[Comparison], str],
-) -> list[Comparison]:
+) -> Iterator[Finding]:
     """Selects comparisons that have another one equal in one thing and different in another."""
     kinds: dict[object, set[str]] = {}
     ended = [comparison for comparison in comparisons if comparison.runs]
     for comparison in ended:
         kinds.setdefault(same(comparison), set()).add(differs(comparison))
-    return [comparison for comparison in ended if len(kinds[same(comparison)]) > 1]
+    return without_matched(item for item in ended if len(kinds[same(item)]) > 1)
 
 
 def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from siftback.lab.records.comparison_record import Comparison, parse_evaluations
-from siftback.lab.records.folder import record_lines
+from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import (
     MATCHED,
     METRICS,
@@ -130,9 +129,7 @@ def read_evaluations(comparison: Comparison) -> pd.DataFrame:
         | {name: getattr(run, name) for name in derived}
         | {"number": number, "judged": getattr(evaluation, METRICS[run.metric].field)}
         for run in in_order(comparison.runs)
-        for number, evaluation in enumerate(
-            parse_evaluations(record_lines(comparison.folder, run.record))
-        )
+        for number, evaluation in enumerate(comparison.evaluations(run))
     ]
     table = pd.DataFrame(
         rows, columns=[*Evaluation.__dataclass_fields__, *derived, "number", "judged"]
@@ -370,6 +367,7 @@ def speedups(
         on different machines.
     """
     runs = read_runs(comparison)
+    finals = dict(zip(runs.record, runs.final, strict=True))
     curves = {
         record: (list(curve.judged), list(curve[axis]))
         for record, curve in read_evaluations(comparison).groupby("record")
@@ -381,10 +379,10 @@ def speedups(
         # NumPy gives NaN for NaN, but of a single evaluation its amount.
         return float(np.interp(number, range(len(amounts)), amounts)) if number >= 0 else math.nan
 
-    def speedup(pairs: Sequence[tuple[str, str, float]], factor: float) -> Range | None:
+    def speedup(pairs: Sequence[tuple[str, str]], factor: float) -> Range | None:
         amounts = [
-            (spent(base, factor * final), spent(record, factor * final))
-            for record, base, final in pairs
+            (spent(base, factor * finals[base]), spent(record, factor * finals[base]))
+            for record, base in pairs
         ]
         # Zero is a run that was there before its first step, which says nothing about speed.
         if not amounts or not np.all(np.array(amounts) > 0):
@@ -395,10 +393,8 @@ def speedups(
     machine = machine_of(runs, TRADITIONAL)
     by_label: dict[str, dict[float, Range | None]] = {}
     for label in dict.fromkeys(runs.label):
-        pairs: list[tuple[str, str, float]] = []
+        pairs: list[tuple[str, str]] = []
         if axis != "seconds" or machine_of(runs, label) == machine:
-            records = pair_seeds(runs, label, TRADITIONAL, "record")
-            finals = [base for _, base in pair_seeds(runs, label, TRADITIONAL, "final")]
-            pairs = [(*both, final) for both, final in zip(records, finals, strict=True)]
+            pairs = pair_seeds(runs, label, TRADITIONAL, "record")
         by_label[label] = {factor: speedup(pairs, factor) for factor in factors}
     return by_label

@@ -17,6 +17,7 @@ kind           columns
 Losses and confidence are those of a forward pass in eval mode over images that are not augmented.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,10 +88,8 @@ def looks(folder: Path, record: str, kind: str) -> list[Look]:
     """
     observations = []
     for path in sorted(folder_of(folder, record).glob(f"{kind}-*.parquet")):
-        try:
+        with suppress(*_DAMAGED):
             observations.append(_read(path))
-        except _DAMAGED:
-            continue
     return observations
 
 

@@ -28,7 +28,7 @@ from siftback.lab.data.data_set import (
 from siftback.lab.data.images import read_arrays, read_folders, read_images
 from siftback.lab.data.pixels import read_picture
 from siftback.lab.data.rows import read_rows
-from siftback.lab.data.source import ADDRESSES, Address, Published, parse_address
+from siftback.lab.data.source import OPTIONS, Address, Published, parse_address
 from siftback.lab.data.tables import open_address, open_published
 from siftback.lab.records.formatting import one_of
 
@@ -64,7 +64,7 @@ PUBLISHED = {
     "sst2": Published("SetFit/sst2", 6_920, ("sentence", "text"), names=SENTIMENT, length=64),
 }
 
-NAMES = ("digits", *PUBLISHED, texts.SHAKESPEARE, *ADDRESSES)
+NAMES = ("digits", *PUBLISHED, texts.SHAKESPEARE, *OPTIONS)
 """The names and the forms of addresses that `load` takes."""
 
 EXAMPLES = {name: published.examples for name, published in PUBLISHED.items()} | {

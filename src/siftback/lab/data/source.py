@@ -22,20 +22,16 @@ from siftback.lab.data.augment import Augment
 from siftback.lab.records.formatting import one_of
 
 IMAGE_OPTIONS = ("size", "crop", "mirror")
-# The options that may follow the place, by kind.
+# The forms of addresses, and the options that may follow each.
 OPTIONS = {
-    "imagefolder": ("train", "test", *IMAGE_OPTIONS),
-    "hf": ("image", "text", "label", "train", "test", "config", "vocabulary", *IMAGE_OPTIONS),
-    "npz": ("crop", "mirror"),
-    "text": ("tokens", "vocabulary"),
-    "fonts": ("hard", "copies", "seed", "crop"),
-    "table": ("label", "test", "drop"),
-    "picture": ("size",),
+    "imagefolder:PATH": ("train", "test", *IMAGE_OPTIONS),
+    "hf:NAME": ("image", "text", "label", "train", "test", "config", "vocabulary", *IMAGE_OPTIONS),
+    "npz:PATH": ("crop", "mirror"),
+    "text:PATH": ("tokens", "vocabulary"),
+    "fonts:N": ("hard", "copies", "seed", "crop"),
+    "table:PATH": ("label", "test", "drop"),
+    "picture:PATH": ("size",),
 }
-ADDRESSES = (
-    *("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH", "fonts:N", "table:PATH"),
-    "picture:PATH",
-)
 
 LABEL = "label"  # the usual name of the column of labels
 CACHE_FORMAT = 3  # of what is kept, and of the way to it: another one has all computed again
@@ -202,17 +198,18 @@ def parse_address(text: str) -> Address | None:
     >>> parse_address("digits")
     """
     kind, colon, path = text.partition(":")
-    if not colon or kind not in OPTIONS:
+    form = next((form for form in OPTIONS if form.partition(":")[0] == kind), None)
+    if not colon or form is None:
         return None
     target, *written = re.split(r",(?=[a-z]+=)", path)
     if not target:
-        raise ConfigError(f"{text}: give {next(a for a in ADDRESSES if a.startswith(kind))}")
+        raise ConfigError(f"{text}: give {form}")
     options: dict[str, str] = {}
     for option in written:
         name, _, value = option.partition("=")
-        if name not in OPTIONS[kind]:
+        if name not in OPTIONS[form]:
             raise ConfigError(
-                f"{text}: {kind} has no option {name!r}: {one_of(name, OPTIONS[kind])}"
+                f"{text}: {kind} has no option {name!r}: {one_of(name, OPTIONS[form])}"
             )
         if name in options:
             raise ConfigError(f"{text}: {name} is given twice: give it once")

@@ -277,19 +277,14 @@ def paired_differences(runs: pd.DataFrame, label: str, baseline: str) -> list[fl
     return [float(end - base) for end, base in pair_seeds(runs, label, baseline, "final")]
 
 
-def mean_ratio(
-    runs: pd.DataFrame,
-    label: str,
-    baseline: str,
-    quantity: Literal["seconds_train", "cost_forward_units"],
-) -> float | None:
-    """Returns one configuration's seconds or cost over another's, a mean over seeds both ran.
+def mean_ratio(runs: pd.DataFrame, label: str, baseline: str, column: str) -> float | None:
+    """Returns one configuration's column over another's, a mean over seeds both ran.
 
     None where they share no seed; and of seconds, where the two ran on different machines.
     """
-    if quantity == "seconds_train" and machine_of(runs, label) != machine_of(runs, baseline):
+    if column == "seconds_train" and machine_of(runs, label) != machine_of(runs, baseline):
         return None
-    pairs = pair_seeds(runs, label, baseline, quantity)
+    pairs = pair_seeds(runs, label, baseline, column)
     ratios = [amount / base for amount, base in pairs if base > 0]
     return statistics.mean(ratios) if ratios else None
 

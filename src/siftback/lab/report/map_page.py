@@ -58,7 +58,6 @@ def write_map(results: Path, page: Path) -> list[Path]:
         "map.md.j2",
         results,
         page,
-        {},
         recipe=find_recipe(MAP),
         picture=PICTURE if figure else "",
         alt=figure.alt if figure else "",

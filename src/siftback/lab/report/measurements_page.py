@@ -52,7 +52,7 @@ def write_measurements(results: Path, page: Path) -> None:
         "measurements.md.j2",
         results,
         page,
-        {"goals": _goals},
+        goals=_goals,
         rare=[row | {"method": written(row["method"])} for row in rare],
         damaged_rare=damaged_rare,
         benchmarks=[item for item in benchmarks if any(row["goal"] for row in item["rows"])],

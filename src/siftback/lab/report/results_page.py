@@ -77,7 +77,6 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         "results.md.j2",
         results,
         page,
-        {"counted": counted, "tally": tally},
         ratios=ANALYSES["pays"](comparisons),
         several_budgets=_several_budgets(methods),
         single_budgets=_single_budgets(methods),
@@ -93,24 +92,17 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     return comparisons
 
 
-def write_from_template(
-    template: str,
-    results: Path,
-    page: Path,
-    filters: Mapping[str, Callable[..., Any]],
-    **values: Any,
-) -> None:
+def write_from_template(template: str, results: Path, page: Path, **values: Any) -> None:
     """Writes a page about a folder of results.
 
     Args:
         template: Name of its template.
         results: The folder, whose name and address from the page the template has.
         page: The Markdown file to write.
-        filters: Functions that the template uses, beside `markdown`.
         values: What else it has.
     """
     link = f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
-    templates = read_templates(markdown=markdown, **filters)
+    templates = read_templates(counted=counted, markdown=markdown, tally=tally)
     text = templates.get_template(template).render(name=results.name, link=link, **values)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")

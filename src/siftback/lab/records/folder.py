@@ -306,7 +306,8 @@ def _written(summary: Sequence[str], runs: Mapping[str, Sequence[str]]) -> str:
     headers = {
         name: {"kind": "run", "record": name} | json.loads(lines[0]) for name, lines in runs.items()
     }
-    shared = reduce(_common, (header.get("environment", {}) for header in headers.values()))
+    environments = (header.get("environment", {}) for header in headers.values())
+    shared = reduce(lambda first, other: _without(first, _without(first, other)), environments)
     lines = [*summary, json.dumps({"kind": "shared", "environment": shared})]
     for name, header in headers.items():
         if "environment" in header:
@@ -315,23 +316,15 @@ def _written(summary: Sequence[str], runs: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _common(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries that both have, also of the dictionaries within them."""
-    common: dict[str, Any] = {}
-    for key, value in first.items():
-        if isinstance(value, dict) and isinstance(other.get(key), dict):
-            common[key] = _common(value, other[key])
-        elif key in other and json.dumps(value) == json.dumps(other[key]):
-            common[key] = value
-    return common
+def _without(record: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries that another lacks, also of the dictionaries within them.
 
-
-def _without(record: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries that are not shared; `_merged` is the inverse."""
+    `_merged` is the inverse, where the other has no more of its own.
+    """
     return {
-        key: _without(value, shared[key]) if isinstance(shared.get(key), dict) else value
+        key: _without(value, other[key]) if type(value) is type(other.get(key)) is dict else value
         for key, value in record.items()
-        if key not in shared or value != shared[key]
+        if key not in other or json.dumps(value) != json.dumps(other[key])
     }
 
 

@@ -195,16 +195,13 @@ def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:
     """
     last = tests.groupby(["label", "record"]).number.transform("max")
     tests = tests[tests.number <= last.groupby(tests.label).transform("min")]
-    configurations: dict[tuple[str, str, str], dict[int, list[tuple[float, float]]]] = {}
-    keys = zip(tests.label, tests.family, tests.strategy, strict=True)
-    points = zip(tests[x], tests[y], strict=True)
-    for key, number, point in zip(keys, tests.number, points, strict=True):
-        configurations.setdefault(key, {}).setdefault(number, []).append(point)
     series = []
-    for (label, family, strategy), by_number in configurations.items():
-        together = [seeds for _, seeds in sorted(by_number.items())]
-        spent = [statistics.fmean(spent for spent, _ in seeds) for seeds in together]
-        heights = [[height for _, height in seeds] for seeds in together]
+    for (label, family, strategy), points in tests.groupby(
+        ["label", "family", "strategy"], sort=False
+    ):
+        by_number = points.groupby("number")
+        spent = [statistics.fmean(amounts) for _, amounts in by_number[x]]
+        heights = [list(values) for _, values in by_number[y]]
         series.append(Series.over_seeds(label, spent, heights, family, strategy == MATCHED))
     return series
 

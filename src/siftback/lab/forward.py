@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import IGNORED, DataSet
-from siftback.lab.data.stream import Batch
+from siftback.lab.data.stream import Batch, BatchStream
 from siftback.lab.records.environment import memory_gib
 from siftback.lab.settings import Settings, TrainingPrecision
 
@@ -90,6 +90,12 @@ def training_device(settings: Settings) -> torch.device:
             f"precision 'fp16' on {name}: its scaled losses need CUDA; give bf16 or fp32"
         )
     return torch.device(name)
+
+
+def batch_stream(settings: Settings, data: DataSet, size: int, seed: int = 0) -> BatchStream:
+    """Returns the training set in batches of a size, where and as settings have them."""
+    device, channels_last = training_device(settings), settings.channels_last
+    return BatchStream(data, size, seed, device=device, channels_last=channels_last)
 
 
 def evaluation_batch_size(settings: Settings, data: DataSet) -> int:

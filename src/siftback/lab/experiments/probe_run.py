@@ -15,16 +15,15 @@ from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.load import load
-from siftback.lab.data.stream import BatchStream
 from siftback.lab.forward import (
     autocast_context,
     autocast_of,
+    batch_stream,
     build_model,
     build_optimizer,
     check_model_fits,
     example_losses,
     mean_loss,
-    training_device,
 )
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
@@ -59,15 +58,12 @@ def probe_settings(
     if len(set(keeps)) < len(keeps) or not all(0 < keep < 1 for keep in keeps):
         raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
     data = load(settings.data, settings.train_limit, max_tokens=settings.max_tokens)
-    device = training_device(settings)
     check_model_fits(settings, data)
     torch.manual_seed(SEED)
     model = build_model(settings, data)
     # There is no warm-up, so that it is not the peak.
     optimizer = build_optimizer(model, replace(settings, lr=settings.lr / 5))
-    stream = BatchStream(
-        data, settings.batch_size, SEED, device=device, channels_last=settings.channels_last
-    )
+    stream = batch_stream(settings, data, settings.batch_size, SEED)
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
     for batch in itertools.islice(stream, STEPS):

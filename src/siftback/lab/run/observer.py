@@ -18,6 +18,7 @@ from siftback.lab.data.stream import Batch, BatchStream, evaluation_batches
 from siftback.lab.forward import (
     are_right,
     autocast_context,
+    batch_stream,
     evaluation_batch_size,
     losses_of_outputs,
     predictions,
@@ -60,9 +61,7 @@ class Observer:
         self._indices = torch.arange(count) if indices is None else indices
         self._step = 0  # of the last look
         size = min(settings.batch_size, count)
-        self._stream = BatchStream(
-            data, size, 0, device=self._device, channels_last=settings.channels_last
-        )
+        self._stream = batch_stream(settings, data, size)
         # Some data sets are sorted by class, so that the first examples are of one.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
         self._sample = torch.split(order[: BATCHES * size], size)

@@ -14,8 +14,8 @@ from siftback import Epochs, Scorer
 from siftback.contrib import Pipelined, Proxy
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.stream import Batch, BatchStream
-from siftback.lab.forward import ExampleLosses, build_model, example_losses, training_device
+from siftback.lab.data.stream import Batch
+from siftback.lab.forward import ExampleLosses, batch_stream, build_model, example_losses
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.settings import Settings
@@ -173,13 +173,7 @@ def measure_scoring_cost(
         return None
     with torch.random.fork_rng([]):
         model = build_model(settings, data)
-    stream = BatchStream(
-        data,
-        settings.batch_size,
-        0,
-        device=training_device(settings),
-        channels_last=settings.channels_last,
-    )
+    stream = batch_stream(settings, data, settings.batch_size)
     losses = partial(example_losses, smoothing=settings.label_smoothing)
     exact, batch = fresh_scorer(settings), next(stream.plain(settings.batch_size))
     scorer = strategy.scorer(settings, data, None) if strategy.scorer else None

@@ -291,7 +291,7 @@ def recipes_command(scale: str = "small", markdown: bool = False, json: bool = F
     if markdown:
         typer.echo(markdown_listing())
     elif json:
-        show_json(listing_rows(find_scale(scale)))
+        show_json(list(listing_rows(find_scale(scale))))
     else:
         Console().print(listing(find_scale(scale)))
 

@@ -59,7 +59,7 @@ def test_every_claim_is_of_runs_that_there_are():
 
 
 def test_what_was_not_run_says_so(results):
-    rows = beside(results)
+    rows = list(beside(results))
     assert {row["ours"] for row in rows[:-1]} == {"not run"}
     assert rows[-1]["ours"] == "not recorded: benchmarks/overhead.py was not run"
     assert all(row["the paper's"] for row in rows)

@@ -144,21 +144,19 @@ def without_matched(comparisons: Iterable[Comparison]) -> Iterator[Finding]:
             yield plot_curves(shown)
 
 
-def join_sweeps(comparisons: Iterable[Comparison]) -> list[Curves]:
+def join_sweeps(comparisons: Iterable[Comparison]) -> Iterator[Curves]:
     """Joins comparisons of equal settings: a sweep has one for each share kept.
 
     Of a configuration that several hold, it is the first one's.
     """
     recorded = [comparison for comparison in comparisons if comparison.runs]
     groups = group_by_settings(recorded)
-    joined = []
     for (title, first), group in zip(titled(group[0] for group in groups), groups, strict=True):
         tables = []
         for read in (read_runs, read_evaluations):
             rows = pd.concat([read(item).assign(number_of=i) for i, item in enumerate(group)])
             tables.append(rows[rows.number_of == rows.groupby("label").number_of.transform("min")])
-        joined.append(Curves(title, first, *tables))
-    return joined
+        yield Curves(title, first, *tables)
 
 
 def task_of(comparison: Comparison) -> tuple[str, str]:

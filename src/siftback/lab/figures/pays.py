@@ -247,13 +247,11 @@ def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [comparison for group in _with_curve(comparisons) for comparison in group]
 
 
-def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
-    groups = []
+def _with_curve(comparisons: Sequence[Comparison]) -> Iterator[list[Comparison]]:
     for group in group_by_settings(comparisons, "budget", "evaluations", "device"):
         budgets = {argument(item, "budget") for item in group if TRADITIONAL in item.by_label()}
         if len(budgets - {None}) >= LEAST_POINTS:
-            groups.append(group)
-    return groups
+            yield group
 
 
 def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:

@@ -1,7 +1,7 @@
 """The papers' numbers beside ours, row by row."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,8 +48,8 @@ CLAIMS: Sequence[Claim] = [
 ]
 
 
-def beside(results: Path) -> list[dict[str, str]]:
-    """Returns each number of the papers, ours, and what either was measured on, a row each.
+def beside(results: Path) -> Iterator[dict[str, str]]:
+    """Yields each number of the papers, ours, and what either was measured on, a row each.
 
     Args:
         results: Holds the recipes' runs in ``recipes/``, as ``siftback run --scale small --out``
@@ -57,7 +57,6 @@ def beside(results: Path) -> list[dict[str, str]]:
             there, or cannot be read.
     """
     read = cache(lambda name: Comparison.read(results / name))  # many claims are of the same runs
-    rows = []
     for claim in (*CLAIMS, OVERHEAD):
         comparisons: list[Comparison] = []  # up to a damaged one
         name, *arguments = claim.ours
@@ -74,17 +73,14 @@ def beside(results: Path) -> list[dict[str, str]]:
         except UNREADABLE as error:
             number = f"unreadable ({type(error).__name__}: {error})"
         setups = dict.fromkeys(_setup(recorded) for recorded in comparisons if recorded.runs)
-        row = {
+        yield {
             "in": claim.place,
             "what": claim.what,
             "the paper's": claim.paper,
             "ours": number,
             "measured there on": claim.there,
-            "and here on": "; ".join(setups),
+            "and here on": "benchmarks/overhead.py" if claim is OVERHEAD else "; ".join(setups),
         }
-        rows.append(row)
-    rows[-1]["and here on"] = "benchmarks/overhead.py"
-    return rows
 
 
 def by_recipe(results: Path) -> list[dict[str, str]]:

@@ -450,13 +450,12 @@ def count_parameters(plan: Plan) -> int:
     )
 
 
-def listing_rows(scale: Scale) -> list[dict[str, str]]:
-    """Returns a row for each recipe."""
-    rows = []
+def listing_rows(scale: Scale) -> Iterator[dict[str, str]]:
+    """Yields a row for each recipe."""
     for recipe in map(find_recipe, recipe_names()):
         plans = [plan for used in recipes_used(recipe) for plan in used.plans(scale).values()]
         count = sum(len(plan.runs()) for plan in recipe.plans(scale).values())
-        row = {
+        yield {
             "recipe": recipe.name,
             "shows": recipe.title,
             "of": recipe.source,
@@ -467,8 +466,6 @@ def listing_rows(scale: Scale) -> list[dict[str, str]]:
             ),
             "cost": _cost(plans),
         }
-        rows.append(row)
-    return rows
 
 
 def listing(scale: Scale) -> Table:

@@ -68,7 +68,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
     """
     by_name = {folder: folder.resolve().name for folder in folders}
     comparisons, problems = read([path for path in folders if by_name[path] != BENCHMARKS])
-    papers = [beside(path.resolve().parent) for path in folders if by_name[path] == RUNS]
+    papers = [list(beside(path.resolve().parent)) for path in folders if by_name[path] == RUNS]
     benchmarks: list[dict[str, Any]] = []
     for path in (path for path in folders if by_name[path] == BENCHMARKS):
         tables, damaged = benchmarks_of(path)

@@ -7,7 +7,7 @@ have the rest.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -78,9 +78,9 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         results,
         page,
         ratios=ANALYSES["pays"](comparisons),
-        several_budgets=_several_budgets(methods),
+        several_budgets=list(_several_budgets(methods)),
         single_budgets=_single_budgets(methods),
-        wrong_labels=_by_method(noisy_ends(comparisons)),
+        wrong_labels=list(_by_method(noisy_ends(comparisons))),
         judged=judged,
         headline=headline(judged),
         remaining_of_all=describe_remaining(everything) if others != comparisons else "",
@@ -179,22 +179,20 @@ def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
     return [verdict for verdict in judged if verdict is main[verdict.data, verdict.strategy]]
 
 
-def _several_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
+def _several_budgets(methods: Sequence[MethodRatio]) -> Iterator[dict[str, str]]:
     """Lays out the ratios of methods at several budgets: a row for each method and experiment."""
     budgets = sorted({method.budget for method in methods})
-    rows = []
     for (data, label), group in groupby(methods, lambda end: (end.experiment.title, end.label)):
         ends = list(group)
         spent = [f"{end.epochs:.2f}" for end in sorted(ends, key=lambda end: end.epochs)]
         cells = {f"{end.budget:g} epochs": _with_interval(end) for end in ends}
         if len(ends) > 1:
-            rows.append(
+            yield (
                 {"data and model": data, "method": written(label)}
                 | {"seeds": listed(end.ratio.seeds for end in ends)}
                 | {name: cells.get(name, "") for name in (f"{at:g} epochs" for at in budgets)}
                 | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
             )
-    return rows
 
 
 def _single_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
@@ -215,10 +213,9 @@ def _with_interval(end: MethodRatio) -> str:
     return end.words if end.ratio.flat else f"{end.words} ({end.ratio.interval})"
 
 
-def _by_method(noisy: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+def _by_method(noisy: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     """Lays out ends with wrong labels: a row for each share of them, a column for each method."""
     blank = {written(end["label"]): "" for end in noisy}
-    rows = []
     for (data, wrong), group in groupby(noisy, itemgetter("task", "wrong")):
         ends = list(group)
         row = {"data and model": data, "wrong labels": f"{wrong:.0%}"}
@@ -229,8 +226,7 @@ def _by_method(noisy: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             rates = [f"{end[rate]:.2f}" for rate in ("precision", "recall") if end[rate] >= 0]
             if end["guarded"]:
                 row[f"precision / recall of {name}"] = " / ".join(rates)
-        rows.append(row)
-    return rows
+        yield row
 
 
 def _by_outcome(main: Sequence[Verdict]) -> dict[str, dict[str, str]]:

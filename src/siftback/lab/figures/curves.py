@@ -193,10 +193,8 @@ def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:
     """
     last = tests.groupby(["label", "record"]).number.transform("max")
     tests = tests[tests.number <= last.groupby(tests.label).transform("min")]
-    series = []
-    for (label, family, strategy), points in tests.groupby(
-        ["label", "family", "strategy"], sort=False
-    ):
+    series, keys = [], ["label", "family", "strategy"]
+    for (label, family, strategy), points in tests.groupby(keys, sort=False):
         by_number = points.groupby("number")
         spent = [statistics.fmean(amounts) for _, amounts in by_number[x]]
         heights = [list(values) for _, values in by_number[y]]

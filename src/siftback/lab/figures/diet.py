@@ -48,13 +48,10 @@ def accuracy(
         curves = curves.beside_traditional(curves.runs.strategy.isin(among))
         left_out, finals = 100 * (1 - curves.means("keep_measured")), curves.means("final")
         runs = curves.runs.assign(left_out=curves.runs.label.map(left_out))
-        ends = []
-        for strategy, swept in runs.sort_values("left_out", kind="stable").groupby(
-            "strategy", sort=False
-        ):
-            seeds = [
-                list(100 - of_share) for _, of_share in swept.groupby("label", sort=False).final
-            ]
+        runs, ends = runs.sort_values("left_out", kind="stable"), []
+        for strategy, swept in runs.groupby("strategy", sort=False):
+            finals_of = swept.groupby("label", sort=False).final
+            seeds = [list(100 - of_share) for _, of_share in finals_of]
             ends.append(Series.over_seeds(strategy, list(swept.left_out.unique()), seeds, strategy))
         lines = [
             Series(line.label, line.x, [100 - y for y in line.y], group=line.group)

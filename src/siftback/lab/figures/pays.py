@@ -197,15 +197,10 @@ def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         lines = {label: ends for label, ends in experiment.ends.items() if len(ends) > 1}
         if len(lines) < 2:
             continue
-        series = [
-            Series.over_seeds(
-                library_name(label),
-                list(ends),
-                [list(by_seed.values()) for by_seed in ends.values()],
-                label,
-            )
-            for label, ends in sorted(lines.items(), key=lambda line: line[0] != TRADITIONAL)
-        ]
+        series = []
+        for label, ends in sorted(lines.items(), key=lambda line: line[0] != TRADITIONAL):
+            seeds = [list(by_seed.values()) for by_seed in ends.values()]
+            series.append(Series.over_seeds(library_name(label), list(ends), seeds, label))
         positive = min(min(line.y) for line in series) > 0
         labels = "budget, in epochs of Traditional", experiment.metric.axis
         panel = Panel(experiment.title, *labels, "line", series, log_x=True, log_y=positive)

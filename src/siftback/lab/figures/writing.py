@@ -56,12 +56,11 @@ def export_csv(analysis: Figure | Grid | Gallery) -> str:
         return tables.as_csv(list(_list_points(analysis)))
     if isinstance(analysis, Grid):
         return tables.as_csv(list(_list_rows(analysis)))
-    return tables.as_csv(
-        [
-            {"row": picture.row, "label": picture.label, "caption": picture.caption}
-            for picture in analysis.pictures
-        ]
-    )
+    captions = [
+        {"row": picture.row, "label": picture.label, "caption": picture.caption}
+        for picture in analysis.pictures
+    ]
+    return tables.as_csv(captions)
 
 
 def _list_points(figure: Figure) -> Iterator[dict[str, object]]:

@@ -129,10 +129,9 @@ class RecordWriter:
 
 def threads_of(folder: Path) -> int | None:
     """With how many threads a comparison was begun; None where there is none, or none that says."""
-    try:
+    comparison = None
+    with suppress(StateError):  # whoever goes on with it says so
         comparison = Comparison.recover(folder)
-    except StateError:  # whoever goes on with it says so
-        return None
     threads = comparison.environment.get("threads") if comparison is not None else None
     return threads if isinstance(threads, int) else None
 
@@ -272,10 +271,9 @@ class Comparison:
 
     def machine_of(self, run: RunSummary) -> str:
         """Returns the machine of a run: what its file names, or where the comparison began."""
-        try:
+        header: dict[str, Any] = {}
+        with suppress(OSError):
             header = entry_of(record_lines(self.folder, run.record), 0)
-        except OSError:
-            header = {}
         return _machine(header.get("environment", {})) or _machine(self.environment)
 
     def evaluations(self, run: RunSummary) -> list[Evaluation]:

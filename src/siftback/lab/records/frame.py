@@ -131,9 +131,8 @@ def read_evaluations(comparison: Comparison) -> pd.DataFrame:
         for run in in_order(comparison.runs)
         for number, evaluation in enumerate(comparison.evaluations(run))
     ]
-    table = pd.DataFrame(
-        rows, columns=[*Evaluation.__dataclass_fields__, *derived, "number", "judged"]
-    )
+    columns = [*Evaluation.__dataclass_fields__, *derived, "number", "judged"]
+    table = pd.DataFrame(rows, columns=columns)
     return table.astype({"agreement": float, "label": object})
 
 

@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
@@ -96,13 +97,11 @@ def shown_ratios(ratios: Sequence[MethodRatio]) -> list[MethodRatio]:
 
     It is that at `BUDGET`, or else at the one in the middle of those that it was measured at.
     """
-    by_title: dict[str, list[MethodRatio]] = defaultdict(list)
-    for case in ratios:
-        if case.label == DEFAULT_LABEL:
-            by_title[case.experiment.title].append(case)
+    of_default = (case for case in ratios if case.label == DEFAULT_LABEL)
+    groups = groupby(of_default, lambda case: case.experiment.title)
     return [
         next((case for case in cases if case.budget == BUDGET), cases[len(cases) // 2])
-        for cases in by_title.values()
+        for cases in (list(group) for _, group in groups)
     ]
 
 

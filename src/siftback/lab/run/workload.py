@@ -41,13 +41,11 @@ def most_work(trainings: Iterable[Settings]) -> float:
     """Returns the largest `batch_work` of several settings, zero of none."""
     names = attrgetter("data", "max_tokens", "model", "width", "norm", "batch_size")
     distinct = {names(settings): settings for settings in trainings}
-    return max(
-        (
-            batch_work(settings, load(settings.data, max_tokens=settings.max_tokens))
-            for settings in distinct.values()
-        ),
-        default=0.0,
+    works = (
+        batch_work(settings, load(settings.data, max_tokens=settings.max_tokens))
+        for settings in distinct.values()
     )
+    return max(works, default=0.0)
 
 
 def is_short(settings: Settings, data: DataSet) -> bool:

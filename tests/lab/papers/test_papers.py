@@ -197,7 +197,7 @@ def test_the_overhead_is_the_benchmark_s(results):
 
 
 def test_every_recipe_and_every_number_has_a_row(results, table_1):
-    rows = by_recipe(results)
+    rows = list(by_recipe(results))
     assert {row["recipe"] for row in rows} == {
         *(f"[`{name}`](recipes.md#the-recipes)" for name in recipe_names()),
         "",

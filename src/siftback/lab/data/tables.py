@@ -187,14 +187,13 @@ def open_published(name: str, published: Published) -> EncodedSet:
 
 def find_files(name: str, published: Published, splits: Sequence[str]) -> dict[str, list[Path]]:
     """Finds the files of each split: in a folder of `data_folders`, else on the hub."""
-    config = published.config
     for folder in data_folders():
         files = {split: sorted((folder / name).glob(f"{split}-*.parquet")) for split in splits}
         if all(files.values()):
             return files
     expected = " and ".join(f"{name}/{split}-*.parquet" for split in splits)
     origin = f"they are at https://huggingface.co/datasets/{published.repository}"
-    origin += f", under {config}" if config else ""
+    origin += f", under {published.config}" if published.config else ""
     if not published.repository:
         raise ConfigError(
             f"{name} is not on this machine, and the Hugging Face hub has no copy of it with the "
@@ -208,7 +207,7 @@ def find_files(name: str, published: Published, splits: Sequence[str]) -> dict[s
             f"({origin}), or unset it to ask the Hugging Face hub"
         )
     advice = f"put its files at {expected} in a folder and set SIFTBACK_DATA to it ({origin})"
-    hub = load_from_hub(published.repository, config, advice)
+    hub = load_from_hub(published.repository, published.config, advice)
     return {split: [Path(file["filename"]) for file in hub[split].cache_files] for split in splits}
 
 

@@ -83,8 +83,8 @@ def beside(results: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def by_recipe(results: Path) -> list[dict[str, str]]:
-    """Returns a row for each recipe, or for each number that its paper prints, with ours.
+def by_recipe(results: Path) -> Iterator[dict[str, str]]:
+    """Yields a row for each recipe, or for each number that its paper prints, with ours.
 
     What a benchmark measured, and no recipe, comes last.
 
@@ -94,20 +94,18 @@ def by_recipe(results: Path) -> list[dict[str, str]]:
     claims_of: dict[str, list[dict[str, str]]] = {}
     for claim, row in zip([*CLAIMS, OVERHEAD], beside(results), strict=True):
         claims_of.setdefault(_recipe_of(claim), []).append(row)
-    rows = []
     for name in (*recipe_names(), ""):
         link = {"recipe": name and f"[`{name}`](recipes.md#the-recipes)"}
         if name not in claims_of:
             recipe = find_recipe(name)
-            rows.append(link | {"of": recipe.source, "what": recipe.title})
-        rows += [
-            link
-            | {"of": row["in"], "what": row["what"]}
-            | {"the paper's": row["the paper's"], "ours": row["ours"]}
-            | {"measured here on": row["and here on"]}
-            for row in claims_of.get(name, ())
-        ]
-    return rows
+            yield link | {"of": recipe.source, "what": recipe.title}
+        for row in claims_of.get(name, ()):
+            yield (
+                link
+                | {"of": row["in"], "what": row["what"]}
+                | {"the paper's": row["the paper's"], "ours": row["ours"]}
+                | {"measured here on": row["and here on"]}
+            )
 
 
 def _recipe_of(claim: Claim) -> str:

@@ -69,7 +69,7 @@ def write_parts(comparisons: Sequence[Comparison], results: Path, page: Path) ->
         "demo": lambda: describe_demo(results / DEMO),
         "step cost": lambda: describe_step(results / STEPS, results / GPU),
         "budget ratios": lambda: ratio_table(ratios(), over_plain),
-        "the papers' numbers": lambda: markdown(by_recipe(results)),
+        "the papers' numbers": lambda: markdown(list(by_recipe(results))),
     }
     text, written = page.read_text(encoding="utf-8") if page.is_file() else "", []
     for name, describe in texts.items():

@@ -9,8 +9,6 @@ from collections.abc import Sized
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-import torch
-
 from siftback.errors import ConfigError
 
 
@@ -123,6 +121,8 @@ def check_seed(seed: int) -> int:
         ConfigError: If it is not an integer in [0, 2^63), or tensors are made on another device
             where none is given.
     """
+    import torch  # not at once, as the help of the command line does without
+
     device = torch.get_default_device()
     if device.type != "cpu":
         raise ConfigError(

@@ -436,7 +436,7 @@ def test_a_scored_batch_waits_once_at_most_and_not_at_all_for_an_exact_number(
     exact, expected, rule, monkeypatch
 ):
     # Which is checked on the CPU alone.
-    monkeypatch.setattr("siftback.selectors.percentile.check_call", lambda *arguments: None)
+    monkeypatch.setattr("siftback.selectors.sampling.check_call", lambda *arguments: None)
     inputs, targets = torch.randn(64, 8), torch.arange(64) % 4
     model = torch.nn.Linear(8, 4)
     data = torch.utils.data.TensorDataset(inputs, targets)

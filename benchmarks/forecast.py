@@ -46,7 +46,8 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.environment import environment
 from siftback.lab.records.folder import comparison_folders, is_comparison
 from siftback.lab.records.tables import markdown
-from siftback.rules.forecast import MOST_EPOCHS, bound_of, effective_share
+from siftback.rules.forecast import MOST_EPOCHS, effective_share
+from siftback.rules.memory import TAIL, TAIL_AFTER
 
 TITLE = "Forecasts of the budget ratio of Memory(), each data set left out in turn"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -84,8 +85,12 @@ class Case(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """The ratio that there would be if examples that are left out taught nothing."""
-        return bound_of(self.share, self.done, self.budget)
+        """The ratio that there would be if examples that are left out taught nothing.
+
+        At the end of a long training `Memory` trains on everything.
+        """
+        tail = max(0.0, min(TAIL.value, 1 - TAIL_AFTER.value / self.budget, 1 - self.done))
+        return self.done + (1 - self.done - tail) / self.share + tail
 
 
 def plans() -> Iterator[tuple[str, Plan]]:

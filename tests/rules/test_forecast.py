@@ -14,7 +14,6 @@ from siftback.rules.forecast import (
     MOST_EPOCHS,
     SLOPE,
     SPREAD,
-    bound_of,
 )
 
 
@@ -33,19 +32,6 @@ def test_it_is_the_formula():
     ratio = (1 / 4 + (3 / 4) / share) ** SLOPE
     expected = Forecast(ratio, ratio / SPREAD, ratio * SPREAD, share)
     same(forecast(cubes(), epochs=4, done=1), expected)
-
-
-@pytest.mark.parametrize(
-    ("share", "done", "epochs", "bound"),
-    [
-        (0.5, 0.25, 4, 0.25 + 0.75 / 0.5),  # of no more than four epochs there is no tail
-        (0.5, 0.125, 16, 0.125 + 0.425 / 0.5 + 0.45),
-        (0.2, 0.25, 5, 0.25 + 0.55 / 0.2 + 0.2),
-        (0.5, 0.75, 16, 1.0),  # it has begun
-    ],
-)
-def test_the_bound_knows_where_memory_trains_on_everything(share, done, epochs, bound):
-    assert bound_of(share, done, epochs) == pytest.approx(bound)
 
 
 @pytest.mark.parametrize(

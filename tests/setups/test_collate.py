@@ -20,6 +20,7 @@ from siftback import (
     SelectiveSampler,
     TopK,
 )
+from siftback.batches.collating import are_reordered, row_keys
 from siftback.errors import BatchError, ConfigError
 from toys import assert_same
 
@@ -64,6 +65,15 @@ def shuffling_by_numpy(examples):
 
 def sorted_dicts(examples):
     return sorted(examples, key=lambda example: len(example["ids"]))
+
+
+class Text:
+    def __init__(self, example):
+        vars(self).update(example)
+
+
+def sorted_objects(examples):
+    return [*map(Text, sorted_dicts(examples))]
 
 
 class Sorting:
@@ -119,6 +129,7 @@ REORDERING = {
     "shuffles": shuffling,
     "shuffles by NumPy": shuffling_by_numpy,
     "sorts into a list": sorted_dicts,
+    "sorts into a list of objects": sorted_objects,
     "sorts beside a number": beside_a_number,
     "sorts by time": by_time,
     "sorts and packs": packing,
@@ -140,10 +151,21 @@ def loader_of(collate, data=None, **options):
 
 def numbers_of(batch):
     if isinstance(batch, list):
-        return torch.stack([example["number"] for example in batch])
+        examples = [vars(each) if isinstance(each, Text) else each for each in batch]
+        return torch.stack([example["number"] for example in examples])
     if isinstance(batch, PackedSequence):  # each text has its number at each place
         return batch.data[: int(batch.batch_sizes[0])]
     return batch.number if isinstance(batch, Padded) else batch["number"]
+
+
+@pytest.mark.parametrize(
+    "wrapped", [list, lambda objects: [{"of": each} for each in objects]], ids=["alone", "within"]
+)
+def test_an_address_says_nothing_as_another_object_may_have_had_it(wrapped):
+    objects = [object(), object()]
+    rows, expected = (row_keys(wrapped(some), 2) for some in (objects, objects[::-1]))
+    assert rows
+    assert not are_reordered(rows, expected)
 
 
 @in_workers

@@ -3,6 +3,7 @@
 import copy
 import operator
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from siftback.errors import BatchError
 
 Collate = Callable[[list[Any]], Any]
 
+_ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 REORDERS = "changes the order of examples, by which their losses are known: give one that keeps it"
 
@@ -148,14 +150,22 @@ def reversed_rows(batch: Any, size: int) -> dict[str, list[bytes]]:
     return {path: keys[::-1] for path, keys in row_keys(batch, size).items()}
 
 
-def _key(value: Any) -> bytes:
-    """Bytes that are equal for equal examples, of tensors and what is made of them."""
+def _key(value: Any, *, is_inner: bool = False) -> bytes:
+    """Bytes that are equal for equal examples, of tensors and what is made of them.
+
+    Of an object without a ``__repr__`` of its own they are those of its attributes. Addresses are
+    left out, as another object may have had them before.
+    """
     reached = []
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        is_array = isinstance(leaf, np.ndarray)
-        reached.append(leaf.tobytes() if is_array else repr(leaf).encode())
+        if isinstance(leaf, np.ndarray):
+            reached.append(leaf.tobytes())
+        elif not is_inner and _has_attributes(leaf) and repr(leaf) == object.__repr__(leaf):
+            reached.append(_key(list(vars(leaf).values()), is_inner=True))
+        else:
+            reached.append(_ADDRESS.sub("", repr(leaf)).encode())
     return b"|".join(reached)
 
 

@@ -61,12 +61,9 @@ def warn_of_negative(losses: Tensor, name: str) -> None:
         losses: float[N]; those that are not finite do not count.
         name: What draws by ratios of losses, in words.
     """
-    negative = size = 0.0
-    for block in torch.split(losses, BLOCK):
-        finite = block[block.isfinite()].double()
-        negative -= float(finite.clamp(max=0).sum())
-        size += float(finite.abs().sum())
-    if negative > size / 1000:
+    blocks = torch.split(losses, BLOCK)
+    below = finite_mean(block.clamp(max=0) for block in blocks)
+    if -below > finite_mean(block.abs() for block in blocks) / 1000:
         warnings.warn(
             f"losses are negative, and {name} draws by their ratios, which say nothing of such "
             "losses: below a mean of 0 Memory() leaves nothing out. Give Memory(keep=0.5), which "

@@ -9,7 +9,6 @@ from torch import Tensor
 from siftback.arguments import check_number, format_value
 from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.errors import ConfigError, LossError
-from siftback.rules.memory import TAIL, TAIL_AFTER
 from siftback.tensor_arguments import is_dense
 
 # Fitted by `benchmarks/forecast.py` to what `results/{pays,map,forecast}` record, which
@@ -83,15 +82,13 @@ def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
     measure is the share that would be drawn by them::
 
         share     = mean of max(0.1, min(1, loss / mean loss))
-        bound     = done / epochs + (1 - done / epochs - tail) / share + tail
+        bound     = done / epochs + (1 - done / epochs) / share
         log ratio = SLOPE * log bound
 
     The bound is what the ratio would be if examples that are left out taught nothing: the epochs
-    that the training goes through over those of its budget. The tail is the share of training at
-    the end in which `Memory` is to train on everything, by the share that it would draw until now;
-    in a short training there is none. The slope was fitted to the data sets and models of the
-    recipes ``pays`` and ``map``, and the interval is as wide as errors on data sets that were left
-    out of the fit ask for.
+    that the training goes through over those of its budget. The slope was fitted to the data sets
+    and models of the recipes ``pays`` and ``map``, and the interval is as wide as errors on data
+    sets that were left out of the fit ask for.
 
     Args:
         losses: float[N], at least 0, of any scale and in any order; those that are NaN are not
@@ -147,7 +144,7 @@ nearer to what was measured than a ratio of 1
         )
     if reason:
         return Forecast.untold(reason, share)
-    ratio = bound_of(share, done / epochs, epochs) ** SLOPE
+    ratio = (done / epochs + (1 - done / epochs) / share) ** SLOPE
     return Forecast(ratio, ratio / SPREAD, ratio * SPREAD, share)
 
 
@@ -162,18 +159,3 @@ def effective_share(losses: Tensor) -> float:
     (1.0, 0.55)
     """
     return float(ratio_probabilities(losses, FLOOR).mean())
-
-
-def bound_of(share: float, done: float, epochs: float) -> float:
-    """Returns what a budget ratio would be if examples that are left out taught nothing.
-
-    Args:
-        share: The share that is drawn, in (0, 1].
-        done: The share of the budget that was spent before.
-        epochs: Length of the training. At the end of a long one `Memory` trains on everything.
-
-    >>> bound_of(0.5, done=0.25, epochs=4), bound_of(0.5, done=0.25, epochs=16)
-    (1.75, 1.3)
-    """
-    tail = max(0.0, min(TAIL.value, 1 - TAIL_AFTER.value / epochs, 1 - done))
-    return done + (1 - done - tail) / share + tail

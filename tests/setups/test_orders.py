@@ -36,6 +36,8 @@ from siftback import (
     Threshold,
     Uniform,
 )
+from siftback.batches.indices import fingerprint
+from siftback.batches.order import subset_name
 from siftback.errors import BatchError, StateError
 
 EXAMPLES, BATCH = 50, 8
@@ -457,6 +459,17 @@ def test_a_state_of_another_split_is_seen_wherever_it_is(wrap):
     same.load_state_dict(first.state_dict())
     with pytest.raises(StateError, match=r"saved with subset='crc32 \w+ of \d+"):
         other.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("joined", ["partner", "dataset", "datasets"])
+def test_data_sets_may_know_each_other(joined):
+    first, second = Subset(Numbers(), range(32)), Numbers()
+    vars(first)["partner"] = second
+    vars(second)[joined] = [first] if joined == "datasets" else first
+    saved = SelectiveSampler(second).state_dict()
+    SelectiveSampler(second).load_state_dict(saved)
+    assert fingerprint(second) is not None
+    assert subset_name(second).startswith("crc32")
 
 
 def test_a_data_set_may_have_any_attribute_datasets():

@@ -332,21 +332,26 @@ def length_of(dataset: Any) -> int | None:
     return len(dataset) if known else None
 
 
-def fingerprint(dataset: Any) -> Any:
+def fingerprint(dataset: Any, *within: Any) -> Any:
     """Returns what a data set says of its examples, which differs between shards of equal length.
 
     No example is read, as a data set may open its files where it is first read.
+
+    Args:
+        dataset: The data set.
+        within: Those that it was found in.
 
     >>> fingerprint(Subset(TensorDataset(torch.arange(9)), [2, 5]))
     [tensor([2, 5]), [tensor([0, 1, 2, 3, 4, 5, 6, 7])]]
     """
     if isinstance(dataset, Subset):
-        return [index_tensor(dataset.indices), fingerprint(dataset.dataset)]
+        return [index_tensor(dataset.indices), fingerprint(dataset.dataset, *within, dataset)]
     if isinstance(dataset, TensorDataset):
         return [tensor[:8] for tensor in dataset.tensors if is_dense(tensor)]
     if is_table(dataset):
         return first_rows(dataset)
-    return [*map(fingerprint, inner_datasets(dataset))] or None
+    inner = inner_datasets(dataset, *within)
+    return [fingerprint(member, *within, dataset) for member in inner] or None
 
 
 def check_length(maker: str, examples: int, dataset: Any) -> None:

@@ -317,18 +317,22 @@ def index_tensor(keys: Sequence[Any]) -> Tensor | None:
         return None
 
 
-def subset_name(dataset: Any) -> str:
+def subset_name(dataset: Any, *within: Any) -> str:
     """Returns a checksum of the indices of each ``Subset`` in a data set, and of tables of it.
 
     A state within another split, such as one of a ``random_split`` with another seed, would be of
     other examples. Of a data set without any, nothing is returned.
 
+    Args:
+        dataset: The data set.
+        within: Those that it was found in.
+
     >>> from torch.utils.data import Subset
     >>> subset_name(Subset(range(9), [2, 5])), subset_name(range(9))
     ('crc32 23fb6052 of 2', '')
     """
-    inner = inner_datasets(dataset)
-    names = [*map(subset_name, inner)]
+    inner = inner_datasets(dataset, *within)
+    names = [subset_name(member, *within, dataset) for member in inner]
     indices: Any = dataset.indices if inner and hasattr(dataset, "indices") else None
     if is_table(dataset):
         indices = first_rows(dataset)
@@ -339,8 +343,12 @@ def subset_name(dataset: Any) -> str:
     return " ".join(filter(None, names))
 
 
-def inner_datasets(dataset: Any) -> list[Any]:
+def inner_datasets(dataset: Any, *within: Any) -> list[Any]:
     """Returns the data sets that a data set is made of, whatever its attributes are called.
+
+    Args:
+        dataset: The data set.
+        within: Those that it was found in, which are left out: data sets may know each other.
 
     >>> from torch.utils.data import StackDataset, Subset
     >>> inner_datasets(Subset(range(9), [2, 5])), inner_datasets(StackDataset(x=[1], y=[2]))
@@ -350,13 +358,13 @@ def inner_datasets(dataset: Any) -> list[Any]:
         return []
     joined = getattr(dataset, "datasets", None)
     joined = list(joined.values()) if isinstance(joined, dict) else joined
-    if isinstance(joined, list | tuple):
-        return list(joined)
-    members = getattr(dataset, "__dict__", {}).values()
-    inner = [member for member in members if isinstance(member, Dataset) or is_table(member)]
-    if hasattr(dataset, "dataset") and all(dataset.dataset is not member for member in inner):
-        inner.insert(0, dataset.dataset)
-    return [member for member in inner if member is not dataset]
+    if not isinstance(joined, list | tuple):
+        members = getattr(dataset, "__dict__", {}).values()
+        joined = [member for member in members if isinstance(member, Dataset) or is_table(member)]
+        if hasattr(dataset, "dataset") and all(dataset.dataset is not member for member in joined):
+            joined.insert(0, dataset.dataset)
+    holders = dataset, *within
+    return [member for member in joined if all(member is not holder for holder in holders)]
 
 
 def is_table(dataset: Any) -> bool:

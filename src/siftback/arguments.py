@@ -123,8 +123,7 @@ def check_seed(seed: int) -> int:
     """
     import torch  # not at once, as the help of the command line does without
 
-    device = torch.get_default_device()
-    if device.type != "cpu":
+    if (device := torch.get_default_device()).type != "cpu":
         raise ConfigError(
             f"torch.set_default_device or a with statement has tensors be made on {device}, and "
             "siftback draws and remembers on the CPU: make the model there by model.to(device), "

@@ -168,6 +168,26 @@ def test_an_address_says_nothing_as_another_object_may_have_had_it(wrapped):
     assert not are_reordered(rows, expected)
 
 
+UNUSUAL = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "meta": lambda: torch.ones(3, device="meta"),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "conjugate": lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    "negative": lambda: torch.ones(3, dtype=torch.complex64).conj().imag,
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")  # of prototypes
+@pytest.mark.parametrize("make", UNUSUAL.values(), ids=UNUSUAL)
+def test_objects_may_have_any_kind_of_tensor(make):
+    plain = loader_of(lambda rows: [Text({**row, "unusual": make()}) for row in rows])
+    loader = SelectiveLoader(plain, memory=memory(), epochs=2)
+    for batch in loader:
+        loader.loss(numbers_of(batch).float())
+    assert loader.memory.values[:, 0].tolist() == list(range(COUNT))
+
+
 @in_workers
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collate", CHANGING.values(), ids=CHANGING)

@@ -20,10 +20,10 @@ from torch.utils.data import default_collate
 from siftback.batches.generators import Generators
 from siftback.batches.tree import columns, leaves, read_structure
 from siftback.errors import BatchError
+from siftback.tensor_arguments import is_dense
 
 Collate = Callable[[list[Any]], Any]
 
-_ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 REORDERS = "changes the order of examples, by which their losses are known: give one that keeps it"
 
@@ -158,14 +158,15 @@ def _key(value: Any, *, is_inner: bool = False) -> bytes:
     """
     reached = []
     for leaf in leaves(value):
-        if isinstance(leaf, Tensor):
-            leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        if is_dense(leaf):  # else a tensor has no bytes to look at, and says what it is
+            resolved = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            leaf = resolved.reshape(-1).view(torch.uint8).numpy()
         if isinstance(leaf, np.ndarray):
             reached.append(leaf.tobytes())
         elif not is_inner and _has_attributes(leaf) and repr(leaf) == object.__repr__(leaf):
             reached.append(_key(list(vars(leaf).values()), is_inner=True))
         else:
-            reached.append(_ADDRESS.sub("", repr(leaf)).encode())
+            reached.append(re.sub(" at 0x[0-9A-Fa-f]+", "", repr(leaf)).encode())
     return b"|".join(reached)
 
 

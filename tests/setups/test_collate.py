@@ -1,5 +1,6 @@
 """Collate functions that reorder, leave out or repeat examples: seen, and right by the guide."""
 
+import itertools
 import random
 
 import numpy as np
@@ -20,7 +21,7 @@ from siftback import (
     SelectiveSampler,
     TopK,
 )
-from siftback.batches.collating import are_reordered, row_keys
+from siftback.batches.collating import Reordered, are_reordered, row_keys, with_test
 from siftback.errors import BatchError, ConfigError
 from toys import assert_same
 
@@ -61,6 +62,14 @@ def shuffling(examples):
 
 def shuffling_by_numpy(examples):
     return padded([examples[row] for row in np.random.permutation(len(examples))])
+
+
+def reversing(examples):
+    return padded(examples[::-1])
+
+
+def turning(examples):
+    return padded([*examples[1:], examples[0]])
 
 
 def sorted_dicts(examples):
@@ -128,6 +137,8 @@ REORDERING = {
     "sorts in place": sorting_in_place,
     "shuffles": shuffling,
     "shuffles by NumPy": shuffling_by_numpy,
+    "reverses": reversing,
+    "turns": turning,
     "sorts into a list": sorted_dicts,
     "sorts into a list of objects": sorted_objects,
     "sorts beside a number": beside_a_number,
@@ -244,6 +255,28 @@ def test_indices_that_ride_along_resume_within_an_epoch(collate):
 def test_a_loader_that_is_indexed_by_its_order_is_refused_too(collate):
     with pytest.raises(BatchError, match="the collate function gives examples in another order"):
         next(iter(Indexed(loader_of(collate))))
+
+
+def place_alone(order):
+    return lambda examples: torch.tensor([examples[place] for place in order])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
+def test_every_order_by_place_alone_is_seen_and_no_other(size):
+    """Whatever the examples: a shuffle whose draws are repeated is one of these."""
+    for order in itertools.permutations(range(size)):
+        batch = with_test(place_alone(order))([10 + place for place in range(size)])
+        assert isinstance(batch, Reordered) == (order != (*range(size),)), order
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_what_is_drawn_by_chance_says_nothing_of_the_order(size):
+    def noised(examples):
+        noise = torch.rand(len(examples), 2)
+        return {"noised": torch.tensor(examples)[:, None] + noise, "noise": noise}
+
+    for _ in range(20):
+        assert not isinstance(with_test(noised)([*range(size)]), Reordered)
 
 
 class First:
@@ -410,7 +443,7 @@ def test_it_is_tested_in_the_first_epoch_alone(tmp_path):
         for batch in loader:
             loader.loss(batch["number"].float())
         calls.append(len(collate.path.read_text().splitlines()))
-    assert calls == [8, 14, 20]  # two more in the first: one in each worker
+    assert calls == [12, 18, 24]  # six more in the first: three in each worker
 
 
 def test_selection_after_reading_needs_no_order():

@@ -41,12 +41,11 @@ class Reordered(NamedTuple):
 
 
 class TestedCollate:
-    """A collate function that is called once more for the first batch, to see the order it gives.
+    """A collate function that is called again for the first batch, to see the order it gives.
 
     Losses are remembered by an example's place in its batch, so that a collate function that sorts
-    gives them to other examples. Called with the first batch's examples in reverse, one that keeps
-    their order gives the rows in reverse. The examples of that call are copies, and random states
-    and the attributes of the function's object are restored.
+    gives them to other examples: see `reorders`. It is called with copies of the first batch's
+    examples, and random states and the attributes of the function's object are restored.
 
     Sent to worker processes, each of which tests it with the first batch that it makes.
 
@@ -71,33 +70,60 @@ class TestedCollate:
         if self.tested or len(examples) < 2:  # of one, every order is the same
             return self.function(examples)
         self.tested = True
-        expected = reversed_rows(self._of_reversed(examples), len(examples))
-        batch = self.function(examples)
-        if are_reordered(row_keys(batch, len(examples)), expected):
-            return Reordered(batch)
-        if self._read:  # of a few others, as which these are is not known in a worker process
-            with suppress(Exception), undisturbed(self._read):
-                others = self._read([4, 3, 2, 1, 0])
-                if are_reordered(
-                    row_keys(self._read([0, 1, 2, 3, 4]), 5), reversed_rows(others, 5)
-                ):
-                    return Reordered(batch, "data set's __getitems__")
-        return batch
 
-    def _of_reversed(self, examples: list[Any]) -> Any:
-        """The batch of the examples in reverse; None where there is none."""
-        try:
-            copies = copy.deepcopy(list(reversed(examples)))
-            with undisturbed(self.function):
-                return self.function(copies)
-        except Exception:  # of what cannot be copied, or of a function that expects one order
-            return None
+        def batch_of(order: list[int]) -> Any:
+            return self.function(copy.deepcopy([examples[index] for index in order]))
+
+        with undisturbed(self.function, self._read):
+            if reorders(batch_of, len(examples)):
+                cause = "collate function"
+            elif self._read and reorders(self._read, 5):  # which these are is unknown in a worker
+                cause = "data set's __getitems__"
+            else:
+                cause = ""
+        batch = self.function(examples)
+        return Reordered(batch, cause) if cause else batch
 
 
 def with_test(collate: Collate, read: Any = None) -> Collate:
     """The collate function, tested with the first batch: PyTorch's own keeps the order."""
     is_known = collate is default_collate and not read
     return collate if is_known else TestedCollate(collate, read)
+
+
+def reorders(batch_of: Callable[[list[int]], Any], size: int) -> bool:
+    """Returns whether a function certainly gives examples in another order than was asked for.
+
+    They are asked for as they are, in reverse, and with the second one last; of two, with the first
+    one twice. One that keeps the order gives rows that differ likewise; one that sorts gives the
+    same rows. No order of places but the first commutes with both others, so that what reorders by
+    place alone, as a shuffle, is seen too. Rows that are random, or the same for all examples, say
+    nothing; nor does a function that fails.
+
+    Args:
+        batch_of: Returns a batch of examples by index, in [0, size).
+        size: At least 2.
+
+    >>> reorders(torch.tensor, 3), reorders(sorted, 3), reorders(lambda order: order[::-1], 3)
+    (False, True, True)
+    """
+    forward = [*range(size)]
+    orders = [forward[::-1], [0, *forward[2:], 1] if size > 2 else [0, 0]]
+    is_reordered = False
+    with suppress(Exception):
+        rows, *trials = [row_keys(batch_of(order), size) for order in (forward, *orders)]
+        for path, keys in rows.items():
+            returned = [trial.get(path, []) for trial in trials]
+            if len({*keys}) == 1 or len(keys) != size or [] in returned:
+                continue
+            expected = [[keys[index] for index in order] for order in orders]
+            if returned == expected:
+                return False
+            # The other one of two, where one is asked for twice; else the same rows.
+            others = [[keys[~index] for index in order] for order in orders]
+            trios = zip(returned, expected, others, strict=True)
+            is_reordered |= all(sorted(a) in (sorted(b), sorted(c)) for a, b, c in trios)
+    return is_reordered
 
 
 def are_reordered(rows: dict[str, list[bytes]], expected: dict[str, list[bytes]]) -> bool:
@@ -143,11 +169,6 @@ def row_keys(batch: Any, size: int | None = None, path: str = "") -> dict[str, l
         for step, entry in entries.items():
             rows |= row_keys(entry, size, f"{path}[{step!r}]")
     return rows
-
-
-def reversed_rows(batch: Any, size: int) -> dict[str, list[bytes]]:
-    """Returns the keys of rows in reverse, see `row_keys`."""
-    return {path: keys[::-1] for path, keys in row_keys(batch, size).items()}
 
 
 def _key(value: Any, *, is_inner: bool = False) -> bytes:

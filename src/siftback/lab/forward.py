@@ -54,8 +54,7 @@ def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimiz
     """Returns the optimizer that suits the settings' model, for some model's parameters."""
     lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
     if models.find_architecture(settings.model).optimizer == "adamw":
-        betas = (momentum, 0.999)
-        return torch.optim.AdamW(model.parameters(), lr, betas, weight_decay=decay)
+        return torch.optim.AdamW(model.parameters(), lr, (momentum, 0.999), weight_decay=decay)
     return torch.optim.SGD(
         model.parameters(), lr, momentum, weight_decay=decay, nesterov=momentum > 0
     )

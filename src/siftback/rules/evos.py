@@ -99,17 +99,14 @@ class EVOS(LastLossRule):
 
     def count(self, epoch: int) -> int:
         """Returns how many examples a draw keeps: all, or ``round(keep * N)``, at least 1."""
-        if self.is_whole(epoch):
-            return self.examples
-        return count_of(self.keep, self.examples)
+        return self.examples if self.is_whole(epoch) else count_of(self.keep, self.examples)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns 1 for all examples, or `draw_fittest`."""
         if self.is_whole(epoch):
             return torch.ones(self.examples, dtype=torch.float32)
         count = self.count(epoch)
-        mutated = round(self.mutation * count)
-        return draw_fittest(self.scores(epoch), count, mutated, generator)
+        return draw_fittest(self.scores(epoch), count, round(self.mutation * count), generator)
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **options: Tensor | None) -> None:
         """Remembers the losses of passes on everything."""

@@ -175,6 +175,5 @@ class RCAP(LastLossRule):
             return rcap_probabilities(known, classes, was_drawn, left, self.temperature)
 
         weights = draw_exactly(losses, proportions, count, generator)
-        rows = self.drawn_among
-        self.table.record(rows[is_known], (weights[is_known] == 0).float(), 1)
+        self.table.record(self.drawn_among[is_known], (weights[is_known] == 0).float(), 1)
         return weights

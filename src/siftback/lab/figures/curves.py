@@ -149,8 +149,7 @@ def join_sweeps(comparisons: Iterable[Comparison]) -> Iterator[Curves]:
 
     Of a configuration that several hold, it is the first one's.
     """
-    recorded = [comparison for comparison in comparisons if comparison.runs]
-    groups = group_by_settings(recorded)
+    groups = group_by_settings([comparison for comparison in comparisons if comparison.runs])
     for (title, first), group in zip(titled(group[0] for group in groups), groups, strict=True):
         tables = []
         for read in (read_runs, read_evaluations):

@@ -276,7 +276,7 @@ class SelectiveDataModule(LightningDataModule):
         self._untrained: Any = None  # the state of the memory before that
         self._max_steps = -1  # of that trainer, which a search changes
         self._step: TrainingStep | None = None
-        self.rows: dict[str, list[bytes]] = {}  # of an epoch's first batch, as the loader gave it
+        self.rows: dict[str, list[bytes]] = {}  # of the first batch, as the loader gave it
         self._saved: list[Any] = []  # the states of all processes, until the loader is wanted
         self._replaced = ExitStack()
         self.datamodule = inner  # from here on, other attributes are set on it
@@ -475,15 +475,15 @@ class TrainLoader:
 
     def __init__(self, module: SelectiveDataModule) -> None:
         self.loss, self.dataset = module.loss, module.ready_loader().dataset
-        self._module = module
+        self._module, self._tests_order = module, True
 
     def __iter__(self) -> Iterator[Any]:
         # With the first batch, not before: Lightning asks for iterators before it knows the epoch.
         loader = self._module.ready_loader()
         loader.set_epoch(self._module.trainer.current_epoch)
-        for number, batch in enumerate(loader):
-            if number == 0:
-                self._module.rows = row_keys(batch)
+        for batch in loader:
+            if self._tests_order:
+                self._module.rows, self._tests_order = row_keys(batch), False
             yield batch
 
     def __len__(self) -> int:

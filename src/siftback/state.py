@@ -326,8 +326,7 @@ def tensor(
         if (least > -math.inf or most < math.inf) and value.numel():
             low, high = (float(bound) for bound in value.aminmax())
             if not (low >= least and high <= most):
-                bounds = f"{expected} of values from {least} to {most}"
-                raise_damaged(name, [low, high], bounds)
+                raise_damaged(name, [low, high], f"{expected} of values from {least} to {most}")
         if finite and not bool(value.isfinite().all()):
             raise_damaged(name, value, f"{expected} of finite values")
 

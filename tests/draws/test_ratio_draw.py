@@ -5,8 +5,9 @@ import torch
 
 from remembering import seeded, spread
 from selections import in_proportion
+from siftback.draws import ratio_draw
 from siftback.draws.percentile_draw import SORTED
-from siftback.draws.ratio_draw import draw_by_ratio, ratio_probabilities
+from siftback.draws.ratio_draw import are_mislabelled, draw_by_ratio, ratio_probabilities
 from siftback.selectors.sampling import inclusion_probabilities
 
 DRAWS = 3000
@@ -72,3 +73,26 @@ def test_more_losses_than_are_sorted(floor):
     for group in expected.argsort().tensor_split(10):
         mean = float(expected[group].mean())
         assert float(drawn[known][group].double().mean()) == pytest.approx(mean, abs=2e-3)
+
+
+@pytest.mark.parametrize("block", [3, 1000])
+def test_labels_seem_wrong_once_misfits_have_much_of_the_loss_and_others_are_learned(
+    block, monkeypatch
+):
+    monkeypatch.setattr(ratio_draw, "BLOCK", block)
+    chance = seeded(4)
+    kinds = set()
+    for _ in range(200):
+        misfits, right = (torch.rand(2, generator=chance) * torch.tensor([0.5, 2.0])).tolist()
+        losses = right * torch.rand(50, generator=chance)
+        losses[: int(misfits * 50)] += 3.0
+        losses[[7, 8]] = torch.tensor([torch.nan, torch.inf])
+        known = [loss for loss in losses.tolist() if loss < torch.inf]
+        mean = sum(known) / 48
+        share = sum(loss for loss in known if loss > 2.3) / sum(known)
+        expected = mean < 2.3 * 2 / 3 and share > ratio_draw.MISLABELLED
+        assert are_mislabelled(losses[torch.randperm(50, generator=chance)], 2.3) == expected
+        kinds.add((mean < 2.3 * 2 / 3, share > ratio_draw.MISLABELLED))
+    assert len(kinds) == 4
+    assert not are_mislabelled(torch.tensor([0.1, 4.0]), 0.0)
+    assert not are_mislabelled(torch.full((2,), torch.nan), 2.3)

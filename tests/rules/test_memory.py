@@ -21,6 +21,7 @@ from siftback import Indexed, SelectiveLoader
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.memory import Memory
+from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Annealing, Epochs, Schedule, Share
 from siftback.tables.score_table import ScoreTable
 from toys import assert_same, dataset, optimizer_of
@@ -65,6 +66,57 @@ def test_draws_by_ratios_warn_of_negative_losses(make, shift):
         rule.draw(1, seeded(0))
     with pytest.warns(UserWarning, match=r"negative, and \w+.* Give Memory\(keep=0.5\)"):
         rules[2].draw(1, seeded(0))
+
+
+MISFITS = torch.cat((torch.full((90,), 0.1), torch.full((10,), 4.0)))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"unbiased": True}, {"balance": torch.arange(100) % 2}])
+def test_once_labels_seem_wrong_all_are_drawn_from_then_on(arguments):
+    rule = remembering(torch.full((100,), 2.3), **arguments)
+    generator = seeded(0)
+    rule.draw(1, generator)  # nothing is learned yet
+    rule.update(torch.arange(100), MISFITS, 1)
+    with pytest.warns(UserWarning, match=r"worse than before training .* guard=NoiseGuard"):
+        assert rule.draw(2, generator).tolist() == [1.0] * 100
+    rule.update(torch.arange(90, 100), torch.zeros(10), 2)  # which were fitted
+    other = Memory(**arguments)
+    other.grow(100)
+    other.load_state_dict(rule.state_dict())
+    for one in (rule, other):
+        assert one.draw(3, generator).tolist() == [1.0] * 100
+    fitted = remembering(rule.values[:, 0], **arguments)
+    assert fitted.draw(3, generator).count_nonzero() < 100
+
+
+@pytest.mark.parametrize("arguments", [{"keep": 0.5}, {"guard": NoiseGuard(10)}])
+def test_a_fixed_share_and_a_guard_draw_though_labels_seem_wrong(arguments):
+    rule = remembering(torch.full((100,), 2.3), **arguments)
+    rule.update(torch.arange(100), MISFITS, 1)
+    assert rule.draw(2, seeded(0)).count_nonzero() < 100
+
+
+def test_a_training_on_wrong_labels_is_one_on_everything_and_others_leave_out():
+    def seen(flipped):
+        torch.manual_seed(0)
+        inputs = torch.randn(600, 8)
+        labels = inputs[:, :3].argmax(1)
+        labels[:flipped] = (labels[:flipped] + 1) % 3
+        model = torch.nn.Linear(8, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        data = torch.utils.data.TensorDataset(inputs, labels)
+        plain = torch.utils.data.DataLoader(data, 20, shuffle=True)
+        loader = SelectiveLoader(plain, memory=Memory(), epochs=6, seed=0)
+        for _ in range(6):
+            for x, y in loader:
+                loader.loss(F.cross_entropy(model(x), y, reduction="none")).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return loader.stats.seen
+
+    assert seen(0) > 7 * 600
+    with pytest.warns(UserWarning, match="Memory\\(\\) leaves nothing out from here on"):
+        assert seen(90) < 6.5 * 600
 
 
 @pytest.mark.parametrize("keep", [0.11, 0.25, 0.5, 0.55, 1.0])
@@ -177,7 +229,7 @@ def test_a_tail_as_asked_for_is_another_setting_than_the_default():
 
 @pytest.mark.parametrize("decay", [0.0, 0.7])
 def test_an_examples_losses_are_averaged(decay):
-    rule, expected = Memory(warmup=Epochs(1), decay=decay), {}
+    rule, expected = Memory(keep=0.5, warmup=Epochs(1), decay=decay), {}
     loader, generator = ruled(rule, 50), seeded(2)
     for _ in range(5):
         for batch in loader:

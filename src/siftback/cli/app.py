@@ -123,8 +123,7 @@ def main() -> None:
 
 def print_error(text: str) -> None:
     """Prints an error in red."""
-    console = Console(stderr=True, soft_wrap=True)
-    console.print(text, markup=False, highlight=False, style="red")
+    Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False, style="red")
 
 
 def show_json(value: Any) -> None:

@@ -162,8 +162,7 @@ def draw_in_blocks(
         unknown = block_scores.isnan()
         probabilities = table[buckets_of(block_scores.masked_fill(unknown, 0.0))]
         probabilities[unknown] = of_unknown
-        bounds = torch.tensor([first, first + block])
-        begin, end = torch.searchsorted(excluded, bounds).tolist()
+        begin, end = torch.searchsorted(excluded, torch.tensor([first, first + block])).tolist()
         probabilities[excluded[begin:end] - first] = 0.0
         order = torch.randperm(len(block_scores), generator=generator_from(seed, number))
         ends = probabilities[order].cumsum(0) + position

@@ -163,8 +163,7 @@ class FilteredSampler(Sampler[int]):
                 f"the number of examples left of those of a {type(self.sampler).__name__} is not "
                 "known before it gives them"
             )
-        whole = len(cast(Sized, self.sampler))
-        return draw.length if draw.draws and draw.shorter else whole
+        return draw.length if draw.draws and draw.shorter else len(cast(Sized, self.sampler))
 
     def _filter(self) -> Iterator[int]:
         """Yields what is left of a sampler without a length."""

@@ -240,8 +240,7 @@ class SelectiveTrainerMixin(Trainer):
         skips = self._selection.in_batch.skips()
         rows, weights = self._selection.take(batch, score, skips=skips)
         if self._weight_column or self._selection.in_batch.selector.reweights:
-            count = tree.size(rows)
-            rows[SELECTION_WEIGHT] = torch.ones(count) if weights is None else weights
+            rows[SELECTION_WEIGHT] = torch.ones(tree.size(rows)) if weights is None else weights
         return rows
 
     def _attach_indices(self, pair: Any) -> Any:

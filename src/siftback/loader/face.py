@@ -169,8 +169,7 @@ class SelectiveLoader:
         if model is not None:
             check_module(model)
         if loss_fn is not None:
-            kind = "a loss function of (outputs, targets)"
-            check_object("loss_fn", loss_fn, kind, "__call__")
+            check_object("loss_fn", loss_fn, "a loss function of (outputs, targets)", "__call__")
         if losses is not None:
             check_object("losses", losses, "a function losses(model, batch)", "__call__")
         self.model, self._loss = model, losses if loss_fn is None else loss_fn

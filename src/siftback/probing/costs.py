@@ -183,8 +183,7 @@ def strategy_costs(seconds: Seconds) -> dict[str, tuple[Cost, Cost]]:
     def stale(keep: float) -> float:
         step = s.training + s.refreshes.get(SB, 0.0)
         computing = s.scores[SB] + s.choosing + s.recording + keep * step
-        between = (STALE_EVERY - 1) * remembered(keep)
-        return (total(s.loading, computing) + between) / STALE_EVERY
+        return (total(s.loading, computing) + (STALE_EVERY - 1) * remembered(keep)) / STALE_EVERY
 
     def uniform(keep: float) -> float:
         return total(s.loading, s.choosing_uniformly + keep * s.training)

@@ -206,8 +206,7 @@ def label_margins(logits: Tensor, labels: Tensor) -> Tensor:
     tensor([ 1., -1.])
     """
     columns = labels.unsqueeze(1)
-    others = logits.scatter(1, columns, -torch.inf).amax(1)
-    return logits.gather(1, columns).squeeze(1) - others
+    return logits.gather(1, columns).squeeze(1) - logits.scatter(1, columns, -torch.inf).amax(1)
 
 
 def check_logits(logits: Tensor, labels: Tensor, count: int) -> None:

@@ -39,8 +39,7 @@ def alignment_scores(losses: Tensor, reference: Tensor) -> Tensor:
 
     def centred(values: Tensor) -> Tensor:
         values = values.masked_fill(~is_known, 0.0)
-        means = values.sum(1, keepdim=True) / number
-        return (values - means).masked_fill(~is_known, 0.0)
+        return (values - values.sum(1, keepdim=True) / number).masked_fill(~is_known, 0.0)
 
     low = wide.masked_fill(~is_known, torch.inf).amin(1)
     high = wide.masked_fill(~is_known, -torch.inf).amax(1)

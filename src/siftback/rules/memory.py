@@ -1,5 +1,6 @@
 """Memory: selection without extra cost, by the loss of each example when last trained on."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from siftback.arguments import check_flag, check_share, format_value
 from siftback.draws.histogram_draw import draw_in_shards
 from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
 from siftback.draws.ratio_draw import (
+    are_mislabelled,
     draw_by_ratio,
     draw_independently,
     ratio_probabilities,
@@ -27,11 +29,14 @@ from siftback.rules.rule import LastLossRule
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import choose_exactly, count_of
+from siftback.state import Check, flag, number
 from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, trainings of 8 epochs and more end lower with it, or about where
 # those on everything do. In shorter ones it costs what was gained: much of it on MNIST.
 TAIL, TAIL_AFTER = Share(0.45), Epochs(4)
+
+_FIRST = 32  # examples whose losses say what an untrained network's is
 
 
 class Memory(LastLossRule):
@@ -57,6 +62,11 @@ class Memory(LastLossRule):
     as draws by loss fit what is hard at the expense of the rest, and in a long training that cost
     more than it saved. But that does not begin within the first 4 epochs, so that a training of no
     more has no such end.
+
+    Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
+    much of the loss is of examples that are predicted worse than before training (see
+    `are_mislabelled`), all are drawn from then on, and there is a warning. What the loss was before
+    training is the mean of the first losses. This is left to a ``guard``, where there is one.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -187,8 +197,7 @@ class Memory(LastLossRule):
         balance: Tensor | Sequence[int] | None = None,
         unbiased: bool = False,
     ) -> None:
-        follows = keep is None and beta is None
-        has_own_tail = follows and tail is None
+        has_own_tail = keep is beta is None and tail is None
         tail = Share(0.0) if tail is None else tail
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         if has_own_tail:
@@ -222,6 +231,8 @@ class Memory(LastLossRule):
                 "only their own examples need a fixed one, such as keep=0.5"
             )
         self._keep = self.keep  # a schedule may change `keep`
+        self._untrained = 0.0  # the mean loss of the first examples, once it is known
+        self._draws_all = False  # from when on labels seemed to be wrong
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (floor, 1]; a `Schedule` that anneals needs it."""
@@ -242,14 +253,23 @@ class Memory(LastLossRule):
         count, losses = self.count(epoch), self.scores(epoch)
         if count is None:
             warn_of_negative(losses, "Memory() without keep=")
+            if not (self.guard or self._draws_all) and are_mislabelled(losses, self._untrained):
+                self._draws_all = True
+                warnings.warn(
+                    "examples that are predicted worse than before training have much of the loss, "
+                    "as wrong labels do, which draws by loss would fit: Memory() leaves nothing "
+                    "out from here on. Give guard=NoiseGuard(classes), or keep= to draw even so",
+                    stacklevel=2,
+                )
+            if self._draws_all:
+                return torch.ones(len(losses), dtype=torch.float32)
         if self.base_weights is not None or self.unbiased:
             return self._draw_weighted(losses, count, generator)
         if count is None:
             suspects = self.suspects
             weights = draw_independently(losses, self.floor, generator, excluded=suspects)
             if self.guard:
-                admitted = self._admit(self.guard, len(suspects), None, generator)
-                weights[suspects] = admitted.float()
+                weights[suspects] = self._admit(self.guard, len(suspects), None, generator).float()
             return weights
         if self.shards:
             return draw_in_shards(losses, self.shards, self.beta, self.floor, count, generator)
@@ -302,6 +322,16 @@ class Memory(LastLossRule):
         others = self.examples - suspects
         limits = {} if count is None else {"least": count - others, "most": count}
         return guard.admit(suspects, self.keep or 1.0, generator, **limits)
+
+    def update(self, indices: Tensor, losses: Tensor, epoch: int, **others: Tensor | None) -> None:
+        """Remembers the losses as `LastLossRule` does, and the mean of the first ones."""
+        if not self._untrained:
+            self._untrained = float(losses[:_FIRST].mean())
+        super().update(indices, losses, epoch, **others)
+
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        return {**super().state_fields(), "_untrained": number(), "_draws_all": flag}
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""

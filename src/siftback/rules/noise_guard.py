@@ -189,8 +189,7 @@ class NoiseGuard(Stateful):
     def released(self) -> bool:
         """Whether nothing is held back, as most suspects seem to have right labels."""
         learnt = self.confidence * self.classes >= 2
-        regained = self._regained > _REGAINED * self._visited
-        return learnt and regained and self._visited >= _ENOUGH
+        return learnt and self._regained > _REGAINED * self._visited and self._visited >= _ENOUGH
 
     @property
     def held(self) -> Tensor:

@@ -42,8 +42,7 @@ def draw_top_of_subset(
     order = torch.randperm(len(losses), generator=generator)
     order = order[losses[order].isnan().argsort(descending=True, stable=True)][:subset]
     keys = losses[order].nan_to_num(nan=math.inf, posinf=math.inf)
-    drawn = order[choose_top(keys, count, generator)]
-    return torch.zeros_like(losses).index_fill_(0, drawn, 1.0)
+    return torch.zeros_like(losses).index_fill_(0, order[choose_top(keys, count, generator)], 1.0)
 
 
 class OrderDP(LastLossRule):

@@ -46,8 +46,7 @@ def take_from_permutations(
     ready = waiting[free[waiting]][:count]
     free[ready] = False
     if len(ready) == count:
-        taken = torch.zeros_like(free).index_fill_(0, ready, True)
-        return ready, waiting[~taken[waiting]]
+        return ready, waiting[~torch.zeros_like(free).index_fill_(0, ready, True)[waiting]]
     order = torch.randperm(examples, generator=generator)
     fresh = order[free[order]][: count - len(ready)]
     taken = torch.zeros_like(free).index_fill_(0, fresh, True)

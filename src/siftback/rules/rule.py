@@ -563,8 +563,7 @@ class RefreshedRule(EpochRule):
 
     def state_fields(self) -> dict[str, Check]:
         """Returns the names of the attributes that are saved, with the check of each."""
-        last_pass = integer(-self.every, MOST_EPOCHS)
-        return {**super().state_fields(), "_last_pass": last_pass}
+        return {**super().state_fields(), "_last_pass": integer(-self.every, MOST_EPOCHS)}
 
 
 def checked_rule(name: str, rule: Any) -> EpochRule:

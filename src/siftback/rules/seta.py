@@ -39,8 +39,7 @@ def loss_groups(losses: Tensor, groups: int) -> Tensor:
         if moved.equal(centres):
             break
         centres = moved
-    empty = counts == 0
-    return labels - empty.cumsum(0)[labels]
+    return labels - (counts == 0).cumsum(0)[labels]
 
 
 class SeTa(LastLossRule):

@@ -59,8 +59,7 @@ def choose(
         return unweighted(choose_exactly(probabilities, count, generator))
     dtype = torch.promote_types(probabilities.dtype, torch.float32)
     draws = torch.rand(len(probabilities), generator=generator, dtype=dtype)
-    is_chosen = move(draws, probabilities.device) < probabilities
-    return unweighted(is_chosen.nonzero().squeeze(1))
+    return unweighted((move(draws, probabilities.device) < probabilities).nonzero().squeeze(1))
 
 
 def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -200,8 +200,7 @@ class TableData(DataSet):
     @property
     def model_sizes(self) -> dict[str, Any]:
         """The sizes that a model of these rows depends on."""
-        inputs = self.train_inputs.shape[1]
-        return {"classes": self.classes, "channels": inputs, "size": (1, 1)}
+        return {"classes": self.classes, "channels": self.train_inputs.shape[1], "size": (1, 1)}
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:

@@ -168,8 +168,7 @@ def make_digits(
 
 def draw_scenes(random: Generator, count: int, hard: float) -> Scenes:
     """Draws scenes, each of which is hard with probability ``hard``."""
-    is_hard = random.random(count) < hard
-    kind = np.where(is_hard, random.integers(HARD_KINDS, size=count), -1)
+    kind = np.where(random.random(count) < hard, random.integers(HARD_KINDS, size=count), -1)
     labels = random.integers(10, size=count)
     common = random.integers(len(FACES), size=count)
     rare = len(FACES) + random.integers(len(RARE_FACES), size=count)

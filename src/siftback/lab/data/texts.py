@@ -97,8 +97,7 @@ def read_shakespeare(length: int) -> TextData:
             f"{path} is not Tiny Shakespeare, whose SHA-256 is {SHAKESPEARE_SHA256}: put back the "
             f"file of {SHAKESPEARE_ORIGIN}, or give your own text as text:PATH"
         )
-    address = Address("text", str(path), {})
-    return read_windows(address, length, SHAKESPEARE, SHAKESPEARE)
+    return read_windows(Address("text", str(path), {}), length, SHAKESPEARE, SHAKESPEARE)
 
 
 def read_windows(address: Address, length: int, name: str, cache: str) -> TextData:

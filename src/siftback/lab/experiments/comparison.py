@@ -359,8 +359,7 @@ def _train(
         observer = Observer(folder_of(folder, run.record), scored.data, settings, scored.kept)
     record = RecordWriter(folder / run.record, header, state and state["record"])
     try:
-        score_cost = price.median if price else 1.0
-        training = Training(run, settings, data, scored, observer, score_cost)
+        training = Training(run, settings, data, scored, observer, price.median if price else 1.0)
         summary = train(training, record, reporter, checkpoints, state)
         on_model(run, training.stepper.tested)
         record.end(summary)  # from here on the run counts as ended

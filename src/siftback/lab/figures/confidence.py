@@ -81,8 +81,7 @@ def by_percentile(
         lines = {run.label: _line(run, of_test_set) for run in group}
         epoch = max(_snapshot(looks).epoch for looks in group[0].seeds)
         heading = f"{group[0].title}, epoch {epoch:.3g}"
-        x_label = "percentile of test examples"
-        panel = Panel(heading, x_label, label, "line", list(lines.values()))
+        panel = Panel(heading, "percentile of test examples", label, "line", list(lines.values()))
         # The hardest fifth and the easiest, beside Traditional's.
         ends = {
             label: (float(np.mean(line.y[:fifth])), float(np.mean(line.y[-fifth:])))

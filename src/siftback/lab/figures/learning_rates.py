@@ -54,5 +54,4 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 def _title(comparison: Comparison) -> str:
     budget = argument(comparison, "budget")
-    length = "" if budget is None else f", {budget:g} epochs"
-    return f"{task(comparison)}{length}"
+    return task(comparison) + ("" if budget is None else f", {budget:g} epochs")

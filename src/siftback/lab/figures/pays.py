@@ -223,14 +223,18 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
         }
         first = group[0]
         count = argument(first, "train_limit") or training_examples(argument(first, "data", ""))
-        title = f"{setup_with_noise(first)}{images(first)}"
-        joined.append(Experiment(title, first.metric, runs, ends, count))
+        joined.append(Experiment(title_of(first), first.metric, runs, ends, count))
     joined.sort(key=lambda experiment: experiment.title)
     return [
         item if number == 1 else item._replace(title=f"{title} ({number})")
         for title, alike in groupby(joined, lambda experiment: experiment.title)
         for number, item in enumerate(alike, start=1)
     ]
+
+
+def title_of(comparison: Comparison) -> str:
+    """Returns the title of a comparison's experiment, before those of one title are numbered."""
+    return f"{setup_with_noise(comparison)}{images(comparison)}"
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:

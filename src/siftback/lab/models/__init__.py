@@ -159,8 +159,7 @@ def find_architecture(name: str) -> Architecture:
         return Architecture(make, 16, f"{what}; width: the stem's")
     if match := re.fullmatch(r"densenet-bc-(\d{1,9})", name):
         make_dense = partial(DenseNet, layers=(blocks_of(match[1]),) * 3)
-        what = "DenseNet-BC in three blocks; width: the growth rate"
-        return Architecture(make_dense, 12, what)
+        return Architecture(make_dense, 12, "DenseNet-BC in three blocks; width: the growth rate")
     known, _, width = name.rpartition("-")
     if known in MODELS and width.isdigit():  # as tables name it
         raise ConfigError(f"no model {name!r}: give --model {known} --width {width}")

@@ -243,8 +243,7 @@ class ResNet(nn.Sequential):
             stage = nn.Sequential()
             outputs = spec.width * 2**number * growth
             for block in range(count):
-                stride = 2 if number and not block else 1
-                shape = (inputs, outputs, stride, norm)
+                shape = (inputs, outputs, 2 if number and not block else 1, norm)
                 stage.append(Residual(layers(*shape), projection(*shape)))
                 inputs = outputs
             stages.append(stage)

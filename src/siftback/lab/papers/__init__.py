@@ -119,5 +119,4 @@ def _setup(comparison: Comparison) -> str:
     runs = comparison.runs
     whole = [run.epochs for run in runs if run.label == TRADITIONAL]
     epochs = f", {whole[0]:g} epochs" if whole else ""
-    seeds = len({run.seed for run in runs})
-    return f"{task(comparison)}{epochs}, {counted(seeds, 'seed')}"
+    return f"{task(comparison)}{epochs}, {counted(len({run.seed for run in runs}), 'seed')}"

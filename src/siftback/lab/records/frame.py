@@ -132,8 +132,7 @@ def read_evaluations(comparison: Comparison) -> pd.DataFrame:
         for number, evaluation in enumerate(comparison.evaluations(run))
     ]
     columns = [*Evaluation.__dataclass_fields__, *derived, "number", "judged"]
-    table = pd.DataFrame(rows, columns=columns)
-    return table.astype({"agreement": float, "label": object})
+    return pd.DataFrame(rows, columns=columns).astype({"agreement": float, "label": object})
 
 
 def in_order(runs: Iterable[RunSummary]) -> list[RunSummary]:

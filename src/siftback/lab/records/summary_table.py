@@ -175,8 +175,7 @@ def _numbers(runs: pd.DataFrame) -> dict[str, str]:
     if runs.test_error_worst.notna().all():
         cells["worst class, error %"] = f"{mean_and_spread(runs.test_error_worst):.2f}"
     if metric.name == "loss":
-        tokens = runs.tokens_per_character.fillna(1.0)
-        bits = list(map(bits_per_character, runs.final, tokens))
+        bits = list(map(bits_per_character, runs.final, runs.tokens_per_character.fillna(1.0)))
         cells["bits per character"] = f"{mean_and_spread(bits):.{metric.digits}f}"
     if metric.name == "rmse":
         cells["PSNR, dB"] = f"{mean_and_spread(map(peak_signal_to_noise, runs.final)):.2f}"

@@ -432,6 +432,15 @@ def test_rcap_s_shares_are_the_best_of_all():
     assert float(found.sum()) == pytest.approx(count)
 
 
+def test_rcap_draws_where_a_class_has_but_one_loss_to_tell_apart():
+    """At a low temperature the shares of all but the highest loss of a class are 0."""
+    losses, classes = torch.linspace(0, 1.3, 40), torch.arange(40) % 4
+    drawn = torch.ones(40, dtype=torch.bool)
+    probabilities = rcap_probabilities(losses, classes, drawn, 20, temperature=1e-4)
+    assert (probabilities[-4:] == 1).all()
+    assert probabilities[:-4].tolist() == pytest.approx([16 / 36] * 36)
+
+
 def test_rcap_covers_less_of_a_class_that_was_covered_less():
     losses, classes = spread(40), torch.arange(40) % 2
     everything = torch.ones(40, dtype=torch.bool)

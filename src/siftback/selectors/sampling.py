@@ -142,10 +142,9 @@ def share_out(sizes: Tensor, limits: Tensor, count: float) -> Tensor:
     is_open = limits > 0
     while is_open.any():
         left = count - float(shares[~is_open].sum())
-        total = float(sizes[is_open].sum())
         # Where nothing is left to tell them apart, they share alike.
-        parts = sizes[is_open] / total if total > 0 else is_open[is_open] / int(is_open.sum())
-        shares[is_open] = left * parts
+        parts = sizes[is_open] if sizes[is_open].any() else torch.ones_like(sizes[is_open])
+        shares[is_open] = left * (parts / parts.sum())
         above = is_open & (shares > limits)
         if not above.any():
             break

@@ -235,6 +235,12 @@ def test_comparisons_share_budgets_by_their_name(own):
         read_recipe(own(text + budgets.replace("short", "long")))
 
 
+def test_both_scales_have_the_budgets_of_both(own):
+    budgets = "[both.a]\nbudgets = { 1 = ['traditional'], 2 = ['traditional', 'sb'] }\n"
+    recipe = read_recipe(own(f"{OWN.partition('[full]')[0]}{budgets}[full]\n[small]\n"))
+    assert [*recipe.plans("full")] == [*recipe.plans("small")] == ["a-1", "a-2"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

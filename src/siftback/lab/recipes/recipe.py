@@ -264,7 +264,8 @@ def _comparisons(content: Mapping[str, Any], scale: Scale) -> Iterator[tuple[str
         return
     table, curves = content.get("both", {}) | content[scale], content.get("budgets", {})
     shared = {name: value for name, value in table.items() if not isinstance(value, dict)}
-    named = {name: value for name, value in table.items() if isinstance(value, dict)}
+    # Copies, as both scales have the comparisons of [both].
+    named = {name: dict(value) for name, value in table.items() if isinstance(value, dict)}
     for name, keys in named.items():
         if "budgets" not in keys:
             yield name, shared | keys

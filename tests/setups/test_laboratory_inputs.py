@@ -288,6 +288,11 @@ FOLDERS: dict[str, tuple[Write, str, str]] = {
     "32 bits": (saved_as("z.tif", drawn(8, 8).astype(np.int32)), "", "more than 8 bits"),
     "floats": (saved_as("z.tif", drawn(8, 8).astype(np.float32)), "", "more than 8 bits"),
     "a folder as an image": (lambda root: (root / "a/z.png").mkdir(), "", "it is not a file"),
+    "an image deeper": (
+        lambda root: shutil.copytree(root / "b", root / "a/more/still"),
+        "",
+        r"a/more/still/\d\.png lies in a folder within",
+    ),
     "a pipe as an image": (lambda root: os.mkfifo(root / "a/z.png"), "", "it is not a file"),
     "size of nothing": (lambda root: None, ",size=", "size= has no value"),
     "size 0": (lambda root: None, ",size=0", "give pixels, as size=32"),

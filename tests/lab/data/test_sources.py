@@ -190,11 +190,12 @@ def write_splits(root: Path, tests: str = "test") -> dict[str, dict[str, np.ndar
     return sets
 
 
-@pytest.mark.parametrize("tests", ["test", "val", "holdout"])
+@pytest.mark.parametrize("tests", ["test", "validation", "valid", "val", "dev", "holdout"])
 def test_folders_are_read_pixel_for_pixel(tests, places, capsys):
     sets = write_splits(places / "pets", tests)
     (places / "pets/train/cat/notes.txt").write_text("not an image")
     (places / "pets/train/.hidden").mkdir()
+    write_folders(places / "pets/train/cat", {".checkpoints": draw(4, 1, 7, 6, 3), "notes": []})
     option = ",test=holdout" if tests == "holdout" else ""
     data = load(f"imagefolder:{places / 'pets'}{option}")
     for split, images, labels in (

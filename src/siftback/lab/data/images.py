@@ -20,9 +20,9 @@ from torch import Tensor
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import check_memory
 from siftback.lab.data.source import Address, EncodedSet, Size, Splits, cached
+from siftback.lab.data.tables import TEST_SPLITS
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-TEST_FOLDERS = ("test", "val", "validation")
 GREY = {"1", "L"}
 # The errors of Pillow for damaged files, and for those of far more pixels than bytes.
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
@@ -36,11 +36,13 @@ def read_folders(address: Address) -> EncodedSet:
     """Finds ``PATH/train/CLASS/*.png`` and ``PATH/test/CLASS/*.png``, or ``PATH/CLASS/*.png``.
 
     Classes are numbered in the order of their names. The options ``train`` and ``test`` name other
-    folders; ``val`` and ``validation`` stand for ``test`` where that is missing.
+    folders; ``validation``, ``valid``, ``val`` or ``dev`` stands for ``test`` where that is
+    missing.
 
     Raises:
         ConfigError: If there is no such folder, a class has no images or is none to train
-            on, an image cannot be read, or the sizes differ and none is asked for.
+            on, an image lies in a folder within its class or cannot be read, or the sizes differ
+            and none is asked for.
     """
     # Not by the imagefolder of datasets: it reads a class named "test" as a split, adds a class of
     # the test folder alone to the classes, passes over a class without images, and drops all labels
@@ -58,15 +60,17 @@ def read_folders(address: Address) -> EncodedSet:
             raise ConfigError(
                 f"{folder / unknown[0]} is not one of the classes to train on: remove it"
             )
-        files = [
-            sorted(file for file in (folder / name).glob("*") if file.suffix.lower() in SUFFIXES)
-            for name in classes
-        ]
+        files = [images_in(folder / name) for name in classes]
         empty = [folder / name for name, group in zip(classes, files, strict=True) if not group]
         if empty and (split == "train" or len(empty) == len(classes)):
             raise ConfigError(
                 f"{empty[0] if split == 'train' else folder} holds no images: give each class a "
                 "folder of images, in train/ and test/ or side by side"
+            )
+        if nested := [*chain(*(images_in(folder / name, "[!.]*/**/*") for name in classes))]:
+            raise ConfigError(
+                f"{nested[0]} lies in a folder within that of its class, and would be left out: "
+                "put all images of a class side by side, or the folder elsewhere"
             )
         counts = torch.tensor([len(group) for group in files])
         splits[split] = [*chain(*files)], torch.arange(len(classes)).repeat_interleave(counts)
@@ -92,9 +96,14 @@ def find_folders(address: Address) -> dict[str, Path]:
     if not {"train", "test"} & {*options} and not (root / "train").is_dir():
         return {"train": root}
     folders = {"train": root / options.get("train", "train")}
-    names = [options["test"]] if "test" in options else TEST_FOLDERS
+    names = [options["test"]] if "test" in options else TEST_SPLITS
     tests = [root / name for name in names if (root / name).is_dir()]
     return folders | ({"test": tests[0]} if tests else {})
+
+
+def images_in(folder: Path, pattern: str = "*") -> list[Path]:
+    """Lists the images within a folder, by name, whose paths match a pattern of ``Path.glob``."""
+    return sorted(file for file in folder.glob(pattern) if file.suffix.lower() in SUFFIXES)
 
 
 def list_classes(folder: Path) -> list[str]:

@@ -134,12 +134,11 @@ class BatchStream:
         order = order[self._left[order]][: self._count]
         if self._sizes is not None:
             buckets = enumerate(torch.split(order, BUCKET * self.batch_size))
-            order = torch.cat(
-                [
-                    rows[self._sizes[rows].argsort(stable=True, descending=number % 2 == 1)]
-                    for number, rows in buckets
-                ]
-            )
+            by_length = [
+                rows[self._sizes[rows].argsort(stable=True, descending=number % 2 == 1)]
+                for number, rows in buckets
+            ]
+            order = torch.cat(by_length)
         if self._resumed is None:
             self._position = 0
         else:

@@ -25,6 +25,7 @@ from siftback.errors import ConfigError
 from siftback.lab.data.source import IMAGE_OPTIONS, LABEL, Address, EncodedSet, Published, Splits
 
 PROJECT = Path(__file__).parents[4]
+# The usual names of what is tested on; the first that there is is taken.
 TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
 STRINGS = ("string", "large_string")
 # The types that cells of a column have. Labels are the numbers of the classes, or values that are
@@ -290,8 +291,7 @@ def open_address(address: Address) -> EncodedSet:
     values: list[Any] = []
     names: Iterable[str] = getattr(features[label], "names", ())
     if label not in labels:
-        cells = read_cells(tables["train"], label, VALUE, str(address))
-        values = sorted({*cells})
+        values = sorted({*read_cells(tables["train"], label, VALUE, str(address))})
         names = map(str, values)
     return EncodedSet(
         name=str(address),

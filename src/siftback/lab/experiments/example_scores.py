@@ -56,9 +56,8 @@ def fresh_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
 def fresh_token_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     """Returns float32[N, T], the loss of each token of some batches."""
     model.eval()
-    return torch.cat(
-        [token_cross_entropies(model(inputs).float(), y).cpu() for inputs, y in batches]
-    )
+    losses = [token_cross_entropies(model(inputs).float(), y).cpu() for inputs, y in batches]
+    return torch.cat(losses)
 
 
 UNTRAINED = ("el2n", "grand", "margin", "entropy", "loss")

@@ -28,10 +28,8 @@ def batch_work(settings: Settings, data: DataSet) -> float:
     sizes = data.model_sizes
     with torch.device("meta"):
         model = models.build(settings.model, width=settings.width, norm=settings.norm, **sizes)
-        is_text = isinstance(data, TextData)
-        example = torch.ones(
-            1, *data.train_inputs.shape[1:], dtype=torch.long if is_text else torch.float32
-        )
+        dtype = torch.long if isinstance(data, TextData) else torch.float32
+        example = torch.ones(1, *data.train_inputs.shape[1:], dtype=dtype)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(example)
     return float(counter.get_total_flops()) * settings.batch_size

@@ -148,6 +148,16 @@ def test_columns_of_one_value_are_left_out_and_others_on_request(tmp_path: Path)
     assert fewer.train_inputs.shape == (48, 3)  # weight, rooms, and where rooms are missing
 
 
+def test_an_index_that_pandas_wrote_is_left_out_by_its_empty_name(tmp_path: Path) -> None:
+    plain = load(f"table:{write(tmp_path / 'a.csv', columns_of())}")
+    path = write(tmp_path / "b.csv", {"": [*range(N)]} | columns_of())
+    with pytest.raises(ConfigError, match=r"column '' numbers the rows .* leave it out by drop="):
+        load(f"table:{path}")
+    data = load(f"table:{path},drop=")
+    assert torch.equal(data.train_inputs.nan_to_num(9), plain.train_inputs.nan_to_num(9))
+    assert load(f"table:{path},drop=,colour,new").train_inputs.shape == (48, 3)
+
+
 def test_integers_texts_and_truth_values_are_labels(tmp_path: Path) -> None:
     columns = columns_of()
     for kind, cells in (("int", [5, 7, 9]), ("bool", [True, False]), ("text", ["b", "a"])):

@@ -213,7 +213,7 @@ def parse_address(text: str) -> Address | None:
             )
         if name in options:
             raise ConfigError(f"{text}: {name} is given twice: give it once")
-        if not value:
+        if not value and name != "drop":  # of a column without a name, as pandas writes an index
             raise ConfigError(f"{text}: {name}= has no value: give {name}=VALUE or leave it out")
         options[name] = value
     return Address(kind, target, options)

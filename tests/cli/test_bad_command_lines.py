@@ -127,6 +127,7 @@ LINES = {
     "compare --keep 0.5,": "--keep '0.5,'",
     "compare --keep 0.5,0.5": "keeps [0.5, 0.5]",
     "compare --strategies sb --keep 0.3333,0.33333": "would run twice",
+    "compare --strategies sb --keep 0.33,1/3": "sb-keep0.33-seed0, sb-keep0.3333-seed0",
     "compare --keep 0.5 --beta 1": "--keep 0.5 and --beta 1",
     "compare --beta=-1": "--beta -1",
     "compare --beta x": "--beta 'x'",

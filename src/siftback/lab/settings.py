@@ -17,7 +17,7 @@ from siftback import Epochs, Share
 from siftback.errors import ConfigError
 from siftback.lab import rates
 from siftback.lab.records.formatting import one_of
-from siftback.lab.records.run_summary import RECORDS
+from siftback.lab.records.run_summary import RECORDS, run_label
 
 TrainingPrecision = Literal["fp32", "bf16", "fp16"]
 
@@ -431,6 +431,11 @@ class Run:
         keep = "" if self.strategy == "traditional" else f"-keep{self.keep:.4g}"
         matched = f"-to-{self.matched_to}" if self.matched_to else ""
         return f"{self.strategy}{matched}{keep}-seed{self.seed}"
+
+    @property
+    def label(self) -> str:
+        """The name of its row and curve, see `run_label`."""
+        return run_label(self.strategy, self.keep, self.matched_to)
 
     @property
     def record(self) -> str:

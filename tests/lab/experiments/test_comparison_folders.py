@@ -77,6 +77,28 @@ def test_what_is_added_takes_its_place_in_the_plan(call: Call, tmp_path: Path) -
     assert ran == [*here, ("random", 1)]
 
 
+def test_shares_that_would_be_one_row_are_not_added(call: Call, tmp_path: Path) -> None:
+    compare = ("compare", *QUICK, "--no-matched", "--strategies", "random", "--out", tmp_path)
+    assert call(*compare, "--keep", "0.33", "--seed", "0")[0] == 0
+    for seed in ("0", "1"):
+        code, _, error = call(*compare, "--keep", "1/3", "--seed", seed, "--resume")
+        assert (code, "keep of random 0.33 was '0.33', is '0.3333'" in error) == (2, True)
+    assert call(*compare, "--keep", "0.33,0.5", "--seed", "0", "--resume")[0] == 0
+
+
+def test_examples_that_became_others_are_not_gone_on_with(call: Call, tmp_path: Path) -> None:
+    table, rows = tmp_path / "a.csv", [f"{x / 7},{x % 2}" for x in range(200)]
+    compare = ("compare", *QUICK[4:10], "--data", f"table:{table}", "--model", "tabular-mlp")
+    compare += ("--strategies", "traditional", "--seed", "0", "--out", tmp_path / "c")
+    table.write_text("\n".join(["x,label", *rows]))
+    assert call(*compare)[0] == 0
+    assert call(*compare, "--resume")[0] == 0
+    for others in (rows[1:], rows[::-1]):
+        table.write_text("\n".join(["x,label", *others]))
+        code, _, error = call(*compare, "--resume")
+        assert (code, "examples was '160 and 40 of crc32" in error) == (2, True)
+
+
 @needs_locks
 @pytest.mark.slow
 @pytest.mark.distributed

@@ -3,6 +3,7 @@
 import itertools
 import math
 import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -84,11 +85,11 @@ class Plan:
         for keep in self.keeps:
             check_keep(keep)
         runs = self.runs()  # which checks names and shares
-        names = [run.name for run in runs]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        rows = [(run.label, run.seed) for run in runs]
+        if twice := sorted({run.name for run in runs if rows.count((run.label, run.seed)) > 1}):
             raise ConfigError(
                 f"strategies {list(self.strategies)} with keeps {list(self.keeps)}: "
-                f"{', '.join(twice)} would run twice; leave one out"
+                f"{', '.join(twice)} would run twice, or be one row; leave one out"
             )
         for run in runs:
             check_strategy(run, self.settings)
@@ -209,9 +210,10 @@ def compare(
                 f"another process is at work in {folder}: wait until it has ended, or give "
                 "another --out"
             )
-        comparison = _open(plan, folder, existing)
+        comparison = _open(plan, folder, existing, data)
         if isinstance(data, TextData):
-            write_tokenizer(data, folder, existing)
+            with atomic_write(folder / TOKENIZER) as path:
+                path.write_text(data.tokenizer, encoding="utf-8")
         finished = {summary.record: summary for summary in comparison.runs}
         runs = plan.runs()
         order = {run.record: index for index, run in enumerate(runs)}
@@ -368,26 +370,21 @@ def _train(
     return summary
 
 
-def write_tokenizer(data: TextData, folder: Path, existing: Existing) -> None:
-    """Writes the tokenizer beside the records.
+def describe_examples(data: DataSet) -> str:
+    """Returns what tells examples from others: their number, their labels, and their tokenizer.
 
-    Raises:
-        ConfigError: If the folder's runs were trained on texts that another one made tokens of.
+    Not their inputs, of which another version of a decoder may give other last bits; nor the
+    fractions of labels that are colours, as they are decoded too.
     """
-    path = folder / TOKENIZER
-    tokenizer = data.tokenizer
-    if existing == "resume" and path.exists() and path.read_text(encoding="utf-8") != tokenizer:
-        raise ConfigError(
-            f"{path} is not the tokenizer of {data.name} as it is now: its texts are others than "
-            "those that the runs here were trained on; put them back, or give another --out"
-        )
-    with atomic_write(path) as whole:
-        whole.write_text(tokenizer, encoding="utf-8")
+    labels = data.train_labels, data.test_labels
+    text = data.tokenizer.encode() if isinstance(data, TextData) else b""
+    checksum = zlib.crc32(b"".join(numbers.long().numpy().tobytes() for numbers in labels) + text)
+    return f"{len(labels[0])} and {len(labels[1])} of crc32 {checksum:08x}"
 
 
-def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
+def _open(plan: Plan, folder: Path, existing: Existing, data: DataSet) -> Comparison:
     """Returns the folder's comparison, new or to be resumed."""
-    arguments = plan.arguments()
+    arguments = plan.arguments() | {"examples": describe_examples(data)}
     refuse_begun(folder, existing, "with it")
     if existing == "overwrite":
         (folder / PACKED).unlink(missing_ok=True)
@@ -396,7 +393,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     comparison = Comparison.recover(folder) if existing == "resume" else None
     if comparison is None:
         comparison = Comparison(folder, environment(arguments), [])
-    elif changed := changed_settings(comparison, plan):
+    elif changed := changed_settings(comparison, plan, arguments["examples"]):
         raise ConfigError(
             f"{folder} was made with other settings ({'; '.join(changed)}): "
             "give the same ones to --resume, or another --out"
@@ -420,15 +417,27 @@ def refuse_begun(folder: Path, existing: Existing, what: str) -> None:
         )
 
 
-def changed_settings(comparison: Comparison, plan: Plan) -> list[str]:
-    """Returns the settings of a plan that a comparison was not made with, in words."""
+def changed_settings(comparison: Comparison, plan: Plan, examples: str = "") -> list[str]:
+    """Returns in words what a plan has and a comparison was not made with.
+
+    These are settings; examples; and a share to keep whose runs have the label of another's, and
+    so would be of one row.
+
+    Args:
+        comparison: The comparison.
+        plan: The plan.
+        examples: The `describe_examples` of the plan's data; empty where it is not compared.
+    """
     before = comparison.environment.get("arguments") or {}
     if "rate_by" not in before:  # made when a warm-up was of sb-memory alone
         of_memory = any("memory" in str(name) for name in before.get("strategies", ()))
         before = before | {"warmup": before.get("warmup", 0.15) if of_memory else 0}
-    now = plan.settings.recorded()
+    before = before | {f"keep of {run.label}": f"{run.keep_asked:.4g}" for run in comparison.runs}
+    now = plan.settings.recorded() | ({"examples": examples} if examples else {})
+    now |= {f"keep of {run.label}": f"{run.keep:.4g}" for run in plan.runs()}
+    defaults = now | {field.name: field.default for field in fields(Settings)}
     return [
-        f"{field.name} was {was!r}, is {now[field.name]!r}"
-        for field in fields(Settings)
-        if (was := before.get(field.name, field.default)) != now[field.name]
+        f"{name} was {was!r}, is {value!r}"
+        for name, value in now.items()
+        if (was := before.get(name, defaults[name])) != value
     ]

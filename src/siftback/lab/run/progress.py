@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from siftback.errors import ConfigError
 from siftback.installation import install_command
 from siftback.lab.records.formatting import readable_duration
-from siftback.lab.records.run_summary import METRICS, Evaluation, RunSummary, run_label
+from siftback.lab.records.run_summary import METRICS, Evaluation, RunSummary
 from siftback.lab.settings import Run
 from siftback.lab.strategies.table import library_name
 
@@ -95,8 +95,7 @@ class ConsoleReporter(Reporter):
         self._runs_left, self._resumed_at, self._done = count - number, -1.0, 0.0
         if not self._runs_ended:
             self._first_start = time.monotonic()
-        label = run_label(run.strategy, run.keep, run.matched_to)
-        self._add_bar(f"[{number}/{count}] {library_name(label)}, seed {run.seed}")
+        self._add_bar(f"[{number}/{count}] {library_name(run.label)}, seed {run.seed}")
 
     def update(self, done: float) -> None:
         """See `Reporter`."""

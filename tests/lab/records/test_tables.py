@@ -17,9 +17,9 @@ from siftback.lab.run.progress import ConsoleReporter
 from siftback.lab.settings import Run
 
 
-def shown(*parts: object) -> str:
+def shown(*parts: object, width: int = 100) -> str:
     text = StringIO()
-    Console(file=text, width=100).print(*parts)
+    Console(file=text, width=width).print(*parts)
     return text.getvalue()
 
 
@@ -29,6 +29,14 @@ def test_what_looks_like_markup_is_shown_as_it_is() -> None:
     titles = "[bold]t[/]", "[link=x]c[/link]"
     for part in ("[b]name", "[/x]", "[red]a[/red].parquet", "[1]", *titles):
         assert part in text
+
+
+def test_a_number_that_is_cut_off_says_so() -> None:
+    rows = [{"s": "a", "error %": "16.39 ± 2.65", "cost": "5.18 k"}]
+    assert "5.18 k" in shown(terminal(rows), width=40)
+    for width in range(14, 30):
+        text = shown(terminal(rows, wrapped=["s"]), width=width).rstrip()
+        assert text.endswith(("5.18 k", "…")), (width, text)
 
 
 @pytest.mark.parametrize("on_a_terminal", [False, True])

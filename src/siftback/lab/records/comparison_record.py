@@ -257,10 +257,8 @@ class Comparison:
     @property
     def setup(self) -> str:
         """Its models and its data, in words."""
-        models, data = (
-            listed(getattr(run, name) for run in self.runs) for name in ("model", "data")
-        )
-        return f"{models} on {data}"
+        models = listed(run.model for run in self.runs)
+        return f"{models} on {listed(run.data for run in self.runs)}"
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """The runs of each configuration, in the order of the first of each."""

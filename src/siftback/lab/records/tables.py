@@ -70,11 +70,12 @@ def terminal(
     cells = [[row.get(name, "") for name in columns] for row in rows]
     for column, (name, left) in enumerate(zip(columns, worded(cells), strict=True)):
         words = left or column == 0
+        wraps = words if wrapped is None else name in wrapped
         table.add_column(
             Text(name),
             justify="left" if words else "right",
-            overflow="fold",
-            no_wrap=not words if wrapped is None else name not in wrapped,
+            overflow="fold" if wraps else "ellipsis",  # a number that is cut off is another one
+            no_wrap=not wraps,
         )
     for line in cells:
         table.add_row(*map(Text, line))

@@ -460,6 +460,22 @@ def test_the_arguments_of_long_ago_are_refused(make):
         make(Scale(), functools.partial(F.cross_entropy, size_average=False), keep=0.5)
 
 
+class AtCalls(nn.Module):
+    """A loss whose reduction is an argument of each call."""
+
+    def forward(self, outputs: Tensor, targets: Tensor, reduction: str = "sum") -> Tensor:
+        return F.cross_entropy(outputs, targets, WEIGHT, reduction=reduction)
+
+
+def test_a_reduction_that_a_module_takes_at_calls_is_its_own():
+    model, loader = Scale(CLASSES), loader_of(LABELS)
+    ((x, y),) = loader
+    assert loader.watch(AtCalls())(model(x), y).equal(AtCalls()(model(x), y))
+    sift = siftback.SinglePass(model, AtCalls(), selector=TopK(keep=0.5))
+    loss, rows = sift(INPUTS, LABELS), sift.selection.positions
+    torch.testing.assert_close(loss, AtCalls()(model(INPUTS[rows]), LABELS[rows]))
+
+
 def test_a_reduction_of_another_name_is_refused():
     loss_fn = Focal("weighted_mean")
     with pytest.raises(ConfigError, match=r"reduction='weighted_mean' of Focal"):

@@ -202,8 +202,6 @@ class Reduction:
                 "average over the valid positions of each example in the loss function"
             )
         if self.name == "none":
-            if valid.ndim == 1:
-                return values.masked_fill(~valid, torch.nan)
             return valid_means(values.reshape(len(values), -1), valid.reshape(len(valid), -1))
         if not self.is_known:  # PyTorch's own are 0 where the target is ignored
             values = values.masked_fill(~valid, 0)
@@ -378,9 +376,9 @@ def loss_parameters(loss_fn: LossFn) -> Mapping[str, inspect.Parameter]:
 
 
 def loss_option(loss_fn: Any, name: str, default: Any) -> Any:
-    """Returns an option: an attribute of a loss module, or the default of a function's argument."""
-    if isinstance(loss_fn, nn.Module):
-        return getattr(loss_fn, name, default)
+    """Returns an option: an attribute of a loss module, or the default of an argument."""
+    if isinstance(loss_fn, nn.Module) and hasattr(loss_fn, name):
+        return getattr(loss_fn, name)
     option = loss_parameters(loss_fn).get(name)
     return default if option is None or option.default is option.empty else option.default
 

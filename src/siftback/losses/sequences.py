@@ -361,11 +361,8 @@ def compute_sequence_losses(head: Head, outputs: Any, inputs: Mapping[str, Any])
         )
     problem = head.problem
     if problem is None:  # as transformers finds it, in the model's first forward
-        problem = "multi_label_classification"
-        if not labels.is_floating_point():
-            problem = "single_label_classification"
-        if logits.shape[1] == 1:
-            problem = "regression"
+        kinds = "single_label_classification", "multi_label_classification"
+        problem = "regression" if logits.shape[1] == 1 else kinds[labels.is_floating_point()]
     if problem == "single_label_classification":
         labels = labels.reshape(-1)
         losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)

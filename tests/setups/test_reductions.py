@@ -460,6 +460,17 @@ def test_the_arguments_of_long_ago_are_refused(make):
         make(Scale(), functools.partial(F.cross_entropy, size_average=False), keep=0.5)
 
 
+def test_targets_may_be_bytes():
+    labels = torch.tensor([156, 3, 0, 156, 2, 1, 156, 155], dtype=torch.uint8)  # 156 is -100 too
+    loss_fn, model = nn.CrossEntropyLoss(torch.arange(1.0, 158)), Scale(157)
+    loader = loader_of(labels, Weighing())
+    ((x, y),) = loader
+    terms, weights = F.cross_entropy(model(x), y, loss_fn.weight, reduction="none"), loader.weights
+    expected = (terms * weights).sum() / (labels + 1.0).sum()
+    torch.testing.assert_close(loader.watch(loss_fn)(model(x), y), expected)
+    torch.testing.assert_close(per_example(loss_fn)(model(x), y), terms)
+
+
 class AtCalls(nn.Module):
     """A loss whose reduction is an argument of each call."""
 

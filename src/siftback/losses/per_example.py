@@ -258,7 +258,7 @@ class Reduction:
         if weight is None:
             return valid.sum()
         classes = targets.index_select(0, rows).masked_fill(~valid, 0)
-        total: Tensor = weight[classes].masked_fill(~valid, 0).sum()
+        total: Tensor = weight[classes.long()].masked_fill(~valid, 0).sum()
         return total
 
     def valid(self, targets: Any, count: int | None = None) -> Tensor | None:
@@ -338,7 +338,7 @@ def valid_targets(ignored: int | None, targets: Any) -> Tensor | None:
     # Targets that are probabilities have no ignored class, and PyTorch ignores the index too.
     if ignored is None or not isinstance(targets, Tensor) or targets.is_floating_point():
         return None
-    return targets != ignored
+    return targets.long() != ignored  # as a byte, -100 is 156
 
 
 def valid_examples(ignored: int | None, targets: Any) -> Tensor | None:

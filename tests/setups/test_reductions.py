@@ -487,6 +487,12 @@ def test_a_reduction_that_a_module_takes_at_calls_is_its_own():
     torch.testing.assert_close(loss, AtCalls()(model(INPUTS[rows]), LABELS[rows]))
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_single_pass_says_what_is_wrong_with_outputs_and_targets():
+    with pytest.raises(LossError, match=r"\[8, 1\] .* \[8\] were broadcast .*\[:, None\]"):
+        siftback.SinglePass(Scale(1), nn.MSELoss(), keep=0.5)(INPUTS, REAL[:, 0])
+
+
 def test_a_reduction_of_another_name_is_refused():
     loss_fn = Focal("weighted_mean")
     with pytest.raises(ConfigError, match=r"reduction='weighted_mean' of Focal"):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from host_waits import HostWaits
 from resuming import check_resumes
 from siftback import Percentile, Selection, SinglePass, Uniform
-from siftback.errors import StateError
+from siftback.errors import GradientError, StateError
 from siftback.schedule import StepSchedule
 from siftback.selectors.sampling import choose
 from single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
@@ -295,6 +295,86 @@ def test_batch_norm_takes_its_means_over_the_kept_rows(monkeypatch):
     BATCH_NORM.losses(before, batch)  # moves the running statistics once, over all N rows
     for ours, theirs in zip(model.buffers(), before.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+class Attentive(nn.Module):
+    """Keeps its attention for whoever wants to look at it, with its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.head = nn.Linear(3 * SIDE, 8), nn.Linear(3 * SIDE, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.transpose(1, 2).flatten(2)
+        queries = self.mix(rows)
+        self.attention = (queries @ queries.transpose(1, 2)).softmax(-1)
+        return self.head((self.attention @ rows).mean(1))
+
+
+class Words(nn.Sequential):
+    """Has sparse gradients, or rescales rows of its embedding."""
+
+    def __init__(self, **options: Any) -> None:
+        layers = nn.Embedding(11, 8, **options), nn.Flatten()
+        super().__init__(*layers, nn.Linear(24, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)[:, :3].mul(4).long().remainder(11))
+
+
+class Scaling(Mlp):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.sub_(0.5).mul_(2))
+
+
+def indexed(model: nn.Module, batch: Any) -> Tensor:
+    inputs, labels = batch
+    return -model(inputs).log_softmax(1)[torch.arange(len(labels)), labels]
+
+
+def popped(model: nn.Module, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch["x"]), batch.pop("y"), reduction="none")
+
+
+HABITS = {
+    "a tensor that is kept": Case(Attentive, images, CASES["mlp"].losses),
+    "sparse gradients": Case(lambda: Words(sparse=True), images, CASES["mlp"].losses),
+    "weights that are rescaled": Case(lambda: Words(max_norm=1.0), images, CASES["mlp"].losses),
+    "inputs that are written to": Case(Scaling, images, CASES["mlp"].losses),
+    "numbers of rows": Case(Mlp, images, indexed),
+    "a dict that is emptied": Case(Mlp, lambda: dict(zip("xy", images(), strict=True)), popped),
+}
+
+
+@pytest.mark.parametrize("case", HABITS.values(), ids=HABITS)
+def test_what_models_and_losses_do_besides_changes_nothing(case):
+    torch.manual_seed(0)
+    model, batch = case.make(), case.batch()
+    same, before = copy.deepcopy(batch), copy.deepcopy(model)
+    sift = SinglePass(model, losses=case.losses, keep=KEEP)
+    ours = gradients(model, lambda: sift(batch).backward())
+    theirs = gradients(before, lambda: kept_mean(case, before, same, sift.selection).backward())
+    dense = [{n: g.to_dense() for n, g in found.items()} for found in (ours, theirs)]
+    assert_same(*dense)
+    left = [parts.values() if isinstance(parts, dict) else parts for parts in (batch, same)]
+    assert all(map(torch.equal, *left))
+
+
+def test_a_term_of_a_tensor_that_a_model_keeps_is_refused():
+    model = Attentive()
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP)
+    loss = sift(*images()) + model.attention.square().mean()
+    with pytest.raises(GradientError, match=r"other than through the loss.*losses=fn"):
+        loss.backward()
+
+
+def test_it_may_be_compiled_itself():
+    (model, batch), (twin, _) = make(CASES["mlp"]), make(CASES["mlp"])
+    sift = SinglePass(model, F.cross_entropy, selector=All())
+    compiled = torch.compile(sift, backend="eager")
+    ours = gradients(model, lambda: compiled(*batch).backward())
+    theirs = gradients(twin, lambda: CASES["mlp"].losses(twin, batch).mean().backward())
+    assert_same(ours, theirs)
 
 
 def test_losses_outputs_and_stats_are_at_hand():

@@ -73,6 +73,7 @@ def with_layer(layer: nn.Module) -> nn.Module:
     ],
     ids=lambda value: type(value).__name__,
 )
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # as it is untraced
 def test_a_model_that_cannot_be_traced(layer, why):
     sift = SinglePass(with_layer(layer), F.cross_entropy, keep=KEEP)
     line = type(layer).forward.__code__.co_firstlineno + 1

@@ -240,10 +240,12 @@ def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
 
 
 def clone(batch: Any) -> Any:
-    """Returns a copy that shares no memory with the batch, as far as this is tensors and arrays."""
+    """Returns a copy that shares neither memory nor graph with a batch of tensors and arrays."""
 
     def copied(_: str, leaf: Any) -> Any:
-        return leaf.clone() if isinstance(leaf, Tensor) else copy.copy(leaf)
+        if not isinstance(leaf, Tensor):
+            return copy.copy(leaf)
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
     return _map(copied, _LEAVES, batch)
 

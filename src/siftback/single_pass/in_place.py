@@ -26,10 +26,8 @@ def reuse_memory(graph: fx.Graph) -> None:
         overwriting = in_place_variant(node)
         if not overwriting:
             continue
-        operands = node.args[:2]
-        if node.kwargs or len(operands) < 2 or operation(node) not in _COMMUTE:
-            operands = operands[:1]
-        for operand in operands:
+        commutes = operation(node) in _COMMUTE and not node.kwargs
+        for operand in node.args[: 1 + commutes]:
             if isinstance(operand, fx.Node) and can_overwrite(node, operand):
                 node.args = (operand, *(other for other in node.args if other is not operand))
                 node.target = overwriting

@@ -73,6 +73,15 @@ class GraphLayouts(NamedTuple):
     by_name: dict[str, Layout]
     batch: Symbols
 
+    def indexes_rows(self, node: fx.Node) -> bool:
+        """Returns whether a tensor holds numbers of examples: ``rows`` of ``x[rows, y]``."""
+        users: Any = [user for user in node.users if operation(user) in ("index", "index_put")]
+        return node.meta["val"].dtype == torch.int64 and any(
+            index is node and batch_factor(size, self.batch) == 1
+            for user in users
+            for size, index in zip(user.args[0].meta["val"].shape, user.args[1], strict=False)
+        )
+
 
 def find_layouts(graph: fx.Graph) -> GraphLayouts:
     """Finds the positions of the examples in every tensor of a traced graph.
@@ -112,7 +121,7 @@ def find_layout(node: fx.Node, by_name: Mapping[str, Layout], batch: Symbols) ->
     shape = node.meta["val"].shape
     if any(map(free_unbacked_symbols, shape)):
         return Unknown(f"shape {_written(shape)} depends on the data")
-    dims = [dim for dim, size in enumerate(shape) if has_batch(size, batch)]
+    dims = batch_dims(node.meta["val"], batch)
     if not dims:
         return None
     if len(dims) > 1:
@@ -182,7 +191,18 @@ def batch_factor(size: Any, batch: Symbols) -> Factor:
 
 def has_batch(size: Any, batch: Symbols) -> bool:
     """Returns whether a size depends on N."""
-    return bool(_symbols(size) & batch)
+    return isinstance(size, torch.SymInt) and bool(_symbols(size) & batch)
+
+
+def batch_dims(value: Any, batch: Symbols) -> list[int]:
+    """Returns the dimensions of a tensor whose sizes depend on N; [0] of a size that does.
+
+    Args:
+        value: A fake tensor, or a number.
+        batch: The symbols whose value is N.
+    """
+    sizes = value.shape if isinstance(value, Tensor) else [value]
+    return [dim for dim, size in enumerate(sizes) if has_batch(size, batch)]
 
 
 def resize_formula(size: Any, batch: Symbols) -> Callable[[int, int, int], int] | None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_forward_hook
 
 from siftback.batches import tree
 
@@ -42,7 +43,7 @@ def gradients(model: nn.Module, loss: Tensor) -> Gradients:
     computed = torch.autograd.grad(
         loss, list(named.values()), allow_unused=True, materialize_grads=True
     )
-    return dict(zip(named, computed, strict=True))
+    return {name: value.to_dense() for name, value in zip(named, computed, strict=True)}
 
 
 def compare_gradients(
@@ -116,29 +117,19 @@ def find_coupling(
     copies[rows] = rows
     seen: list[tuple[str, Tensor]] = []
 
-    def record(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.ndim and len(output) == count:
-                seen.append((name, output.detach().index_select(0, rows).float()))
+    leaves = {module: name for name, module in model.named_modules() if not list(module.children())}
 
-        return hook
+    def record(module: nn.Module, inputs: Any, output: Any) -> None:
+        if module in leaves and isinstance(output, Tensor) and output.ndim and len(output) == count:
+            name = f"{leaves[module]} ({type(module).__name__})"
+            seen.append((name, output.detach().index_select(0, rows).float()))
 
-    handles = [
-        module.register_forward_hook(record(f"{name} ({type(module).__name__})"))
-        for name, module in model.named_modules()
-        if not list(module.children())
-    ]
-    try:
-        run(batch)
-        first = seen.copy()
-        seen.clear()
+    with register_module_forward_hook(record):
+        run(tree.clone(batch))
         run(tree.take(batch, copies))
-    finally:
-        for handle in handles:
-            handle.remove()
     differing = (
         name
-        for (name, ours), (_, theirs) in zip(first, seen, strict=False)
+        for (name, ours), (_, theirs) in zip(seen, seen[len(seen) // 2 :], strict=False)
         if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4)
     )
     return next(differing, "")

@@ -190,11 +190,12 @@ class SinglePass(nn.Module):
         if loss_fn is not None:
             check_takes_pair(loss_fn)
         # Losses per example have no divisor of their own: the loss is their mean.
-        self._reduction = Reduction(loss_fn or torch.mean)
+        self._reduction = Reduction(cast(LossFn, loss_fn) if self._takes_pairs else torch.mean)
         self._reduction.check_name()
         self._plain = self._forward_of(losses)
         self._traced = trace(self._plain, backend, self._pending, self.stats)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it compiles the model itself
     def forward(self, *batch: Any) -> Tensor:
         """Returns the loss of the kept rows of a batch.
 
@@ -268,15 +269,13 @@ class SinglePass(nn.Module):
         model, reduction, has_outputs = self.model, self._reduction, self._has_outputs
 
         def forward(batch: Any) -> tuple[Any, Any]:
-            outputs: Any
             if losses is None:
                 inputs, targets = split_pair(batch)
                 outputs = model(inputs)
                 terms = reduction.terms(outputs, targets)
-            elif has_outputs:
-                terms, outputs = losses(model, batch)
             else:
-                terms = losses(model, batch)
+                result: Any = losses(model, batch)
+                terms, outputs = result if has_outputs else (result, None)
             return terms, tree_map_only(Tensor, Tensor.detach, outputs) if has_outputs else None
 
         return forward
@@ -286,6 +285,8 @@ class SinglePass(nn.Module):
         try:
             terms, self.outputs = (self._traced if count > 1 else self._plain)(batch)
         except UNTRACEABLE as error:
+            with untouched(self.model, None, tree.device(batch)):
+                self._plain(tree.clone(batch))  # raises what is wrong with the model or the batch
             raise explain(error, self.model) from error
         check_losses(terms, count)
         if torch.is_grad_enabled() and not terms.requires_grad:
@@ -324,7 +325,7 @@ class SinglePass(nn.Module):
         reduction = self._reduction
         # At steps 0, 1, 3, 7, ...
         if not reduction.is_known and reduction.name != "none" and not self.steps & self.steps + 1:
-            inputs, targets = split_pair(batch)
+            inputs, targets = split_pair(tree.clone(batch))
             with untouched(self.model, None, device), torch.no_grad():
                 outputs = self.model(inputs)
                 value = reduction.loss_fn(outputs, targets)
@@ -342,12 +343,13 @@ class SinglePass(nn.Module):
         divisor = self._reduction.divisor(rows.positions, None, targets)
 
         with untouched(self.model, None, device):
-            loss = kept_loss(self._terms(batch, count), rows, divisor, self._pending)
+            # Copies, as a model may write to its inputs.
+            loss = kept_loss(self._terms(tree.clone(batch), count), rows, divisor, self._pending)
             fast = gradients(self.model, loss)
 
         def plain(factors_of: Callable[[Tensor], Tensor]) -> Gradients:
             with untouched(self.model, None, device):
-                losses = self._plain(batch)[0].index_select(0, rows.positions)
+                losses = self._plain(tree.clone(batch))[0].index_select(0, rows.positions)
                 return gradients(self.model, (losses * factors_of(losses)).sum() / divisor)
 
         exact, uneven = plain(torch.ones_like), plain(torch.randn_like)

@@ -8,7 +8,7 @@ from torch import Tensor, fx
 
 from siftback.errors import GradientError
 from siftback.selectors.selection import Selection
-from siftback.single_pass.row_layout import GraphLayouts, RowLayout, has_batch, resize_formula
+from siftback.single_pass.row_layout import GraphLayouts, RowLayout, batch_dims, resize_formula
 
 
 class PendingRows(NamedTuple):
@@ -87,12 +87,12 @@ class BackwardPlan:
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         (results,) = next(node for node in graph.nodes if node.op == "output").args
         self._resizers = [_resizer(node, layouts) for node in inputs]
-        # The gradient of the losses; other outputs are detached.
-        (self._tangent,) = (i for i, node in enumerate(inputs) if node.name.startswith("tangents"))
+        # The gradients of the losses, and of what the model keeps of its forward.
+        self._tangents = [i for i, node in enumerate(inputs) if node.name.startswith("tangents")]
         self._by_row = [
             index
             for index, node in enumerate(results)
-            if isinstance(node, fx.Node) and _has_rows(node, layouts)
+            if isinstance(node, fx.Node) and batch_dims(node.meta["val"], layouts.batch)
         ]
 
     def run(self, backward: Callable[[list[Any]], Any], args: list[Any], pending: Pending) -> Any:
@@ -105,21 +105,24 @@ class BackwardPlan:
             pending: The rows to keep.
 
         Raises:
-            GradientError: If the losses' gradient is not in ``pending``.
+            GradientError: If the losses' gradient is not in ``pending``, or another output has one.
         """
-        address = args[self._tangent].untyped_storage().data_ptr()
-        if address not in pending:
+        tangents = {args[i].untyped_storage().data_ptr(): args[i] for i in self._tangents}
+        address = next((address for address in tangents if address in pending), 0)
+        rows, count = pending.pop(address, (None, 0))
+        if rows is None and count:
+            return backward(args)
+        tangents.pop(address, None)
+        if not count or any(map(torch.any, tangents.values())):
             raise GradientError(
                 "the losses of a single pass were differentiated other than through the loss "
-                "it returned: call backward() on that loss, or on an expression of it"
+                "it returned: call backward() on that loss, or on an expression of it, and compute "
+                "what else is trained on in losses=fn(model, batch)"
             )
-        rows, count = pending.pop(address)
-        if rows is None:
-            return backward(args)
-        slicer = _Slicer(rows, count)
+        slicer = _Slicer(cast(Tensor, rows), count)
         args.reverse()
         inputs = [resize(args.pop(), slicer) for resize in self._resizers]
-        del slicer  # whose copies the graph frees as it goes
+        del slicer, tangents  # whose memory the graph frees as it goes
         results = list(backward(inputs))
         for index in self._by_row:  # gradients of a batch that requires them
             whole = results[index].new_zeros((count, *results[index].shape[1:]))
@@ -156,32 +159,33 @@ class _Slicer:
         back = sorted(range(split.ndim), key=order.__getitem__)
         return cast(Tensor, copied.permute(back).flatten(dim, dim + 2))
 
+    def renumber(self, numbers: Tensor) -> Tensor:
+        """Returns the numbers that rows have among the kept ones; 0 for those that are not kept."""
+        renumbered = self.rows.new_zeros(self.count)
+        renumbered[self.rows] = torch.arange(len(self.rows), device=self.rows.device)
+        return renumbered[numbers]
+
 
 def _is_within_rows(tensor: Tensor, dim: int, after: int, stride: int, count: int) -> bool:
     """Returns whether each example's elements are between its own start and the next one's."""
-    last = tensor.storage_offset() + (after - 1) * tensor.stride(dim)
-    for other, size in enumerate(tensor.shape):
-        if other != dim:
-            last += (size - 1) * tensor.stride(other)
+    sizes = (*tensor.shape[:dim], after, *tensor.shape[dim + 1 :])
+    steps = ((size - 1) * step for size, step in zip(sizes, tensor.stride(), strict=True))
+    last = tensor.storage_offset() + sum(steps)
     elements = tensor.untyped_storage().nbytes() // tensor.element_size()
     return last < stride and count * stride <= elements
 
 
 def _resizer(node: fx.Node, layouts: GraphLayouts) -> Callable[[Any, _Slicer], Any]:
     """Returns the function that makes an input for the kept rows from the one for all rows."""
-    if not _has_rows(node, layouts):
+    dims = batch_dims(node.meta["val"], layouts.batch)
+    if not dims:
         return lambda value, slicer: value
     if isinstance(node.meta["val"], Tensor):
-        layout = layouts.by_name.get(node.name, RowLayout(0))
+        layout = layouts.by_name.get(node.name, RowLayout(dims[0]))
         assert isinstance(layout, RowLayout)
+        if layouts.indexes_rows(node):
+            return lambda tensor, slicer: slicer.renumber(slicer.take(tensor, layout))
         return lambda tensor, slicer: slicer.take(tensor, layout)
     formula = resize_formula(node.meta["val"], layouts.batch)
     assert formula  # the forward graph would have been refused
     return lambda size, slicer: formula(size, slicer.count, len(slicer.rows))
-
-
-def _has_rows(node: fx.Node, layouts: GraphLayouts) -> bool:
-    """Returns whether a tensor's shape, or a number, depends on the number of examples."""
-    value = node.meta["val"]
-    sizes = value.shape if isinstance(value, Tensor) else [value]
-    return any(has_batch(size, layouts.batch) for size in sizes if isinstance(size, torch.SymInt))

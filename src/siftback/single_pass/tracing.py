@@ -2,7 +2,6 @@
 
 import functools
 import time
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
@@ -45,15 +44,9 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
 
     # Dynamo caches and counts compilations by code object: two objects of one class, with one code
     # object, would share a limit of a few compilations.
-    assert isinstance(function, types.FunctionType)
-    alone = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    compiled = torch.compile(alone, backend=compiler, fullgraph=True, dynamic=False)
+    alone: Any = function
+    alone.__code__ = alone.__code__.replace()
+    compiled = torch.compile(function, backend=compiler, fullgraph=True, dynamic=False)
     sizes = _OpenSizes()
 
     @functools.wraps(function)

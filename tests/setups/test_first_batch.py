@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import (
     Ema,
+    Epochs,
     Fresh,
     GradientBound,
     Indexed,
@@ -285,6 +286,32 @@ def test_it_scores_once_and_counts_nothing():
     list(resumed)
     assert len(calls) == before + 6
     assert resumed.stats.scored == 88
+
+
+class Centring(nn.Module):
+    """Writes to its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.layer(x.sub_(1))
+
+
+def popped(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch.pop("y"), reduction="none")
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_training_gets_batches_as_they_were_before_scoring(warmup):
+    examples = shuffled().dataset
+    schedule = Schedule(warmup=Epochs(warmup))
+    options = {"losses": popped, "keep": 0.5, "schedule": schedule, "attach": True}
+    for batch in SelectiveLoader(dicts(), Centring(), **options):
+        x, y = examples[batch["sift_index"]]
+        assert batch["x"].equal(x)
+        assert batch["y"].equal(y)
 
 
 def test_a_lazy_model_is_left_to_training():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from siftback.arguments import check_choice, check_flag
+from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.collating import explaining, undisturbed
 from siftback.batches.source import Source
@@ -89,6 +90,8 @@ class BatchSelection:
         after_step = getattr(self.scorer.after_step, "__func__", None)
         self.follows_steps = self.needs_scores and after_step is not Scorer.after_step
         self.is_tried = False
+        # A model or a loss function may write to its inputs, such as to normalise them, or pop one.
+        self._copies = True
         self.is_by_chance = not exact and (self.leaves_out or bool(schedule.anneal))
 
     def select(
@@ -137,12 +140,16 @@ class BatchSelection:
 
     def score(self, batch: Batch) -> Tensor:
         """Returns float32[N], the scores of a batch; zeros if the selector needs none."""
-        device = batch.device
         if not self.needs_scores:
-            return torch.zeros(batch.size, device=device, dtype=torch.float32)
+            return torch.zeros(batch.size, device=batch.device, dtype=torch.float32)
         if batch.scores is not None:
-            return check_losses(batch.scores, batch.size).to(device)
-        return self.scorer.score(self.losses, self.model, batch.data, batch.indices)
+            return check_losses(batch.scores, batch.size).to(batch.device)
+        data = tree.clone(batch.data) if self._copies else batch.data
+        scores = self.scorer.score(self.losses, self.model, data, batch.indices)
+        if self._copies:  # as the first batch, which shows whether that is necessary
+            written = [tensor.is_inference() or tensor._version for tensor in tree.tensors(data)]
+            self._copies = len(written) < len(tree.tensors(batch.data)) or any(written)
+        return scores
 
     def try_scores(self, batch: Batch, where: str) -> None:
         """Scores a batch as it will be once selection is on, and forgets the scores.
@@ -221,8 +228,6 @@ class BatchSelection:
         if len(rows) and count != 0:
             positions, weights = self.selector.select(scores[rows], self._generator, count)
             positions = rows[positions]
-        if not len(others):
-            return Selection(positions, weights)
         positions, order = torch.cat((positions, others)).sort()
         return Selection(positions, torch.cat((weights, weights.new_ones(len(others))))[order])
 

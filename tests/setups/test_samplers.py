@@ -2,12 +2,15 @@
 
 import copy
 import importlib
+import itertools
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     RandomSampler,
     Sampler,
@@ -36,14 +39,17 @@ from siftback import (
     Annealing,
     EpochRule,
     Epochs,
+    Indexed,
     InfoBatch,
     Kakurenbo,
     Memory,
     NoiseGuard,
     Pool,
     Schedule,
+    SelectiveLoader,
     SelectiveSampler,
     Stale,
+    Uniform,
 )
 from siftback.draws.percentile_draw import draw_probabilities
 from siftback.draws.ratio_draw import ratio_probabilities
@@ -315,6 +321,107 @@ def test_what_was_never_seen_is_trained_on_and_takes_no_place(sampler):
         assert set(draw.left_out.tolist()) <= set(range(20, 50))
         assert left == [index for index in given if draw.current.weights[index]]
         assert [i for i in left if not 20 <= i < 50] == [i for i in given if not 20 <= i < 50]
+
+
+class Endless(Sampler[int]):
+    """One order after the other, as for loops that count steps alone."""
+
+    def __init__(self, dataset):
+        self.generator = seeded(2)
+
+    def __iter__(self):
+        while True:
+            yield from torch.randperm(COUNT, generator=self.generator).tolist()
+
+
+class EndlessOfALength(Endless):
+    def __len__(self):
+        return COUNT
+
+
+class EndlessBatches(BatchSampler):
+    def __iter__(self):
+        while True:
+            yield from super().__iter__()
+
+
+ENDLESS = {
+    "without a length": lambda data: DataLoader(data, 10, sampler=Endless(data)),
+    "with a length": lambda data: DataLoader(data, 10, sampler=EndlessOfALength(data)),
+    "batches": lambda data: DataLoader(
+        data, batch_sampler=EndlessBatches(SequentialSampler(data), 10, drop_last=False)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("endless", "choice"),
+    [
+        ("without a length", {"memory": Memory(0.5, warmup=Epochs(1))}),
+        ("with a length", {"memory": Memory(0.5, warmup=Epochs(1))}),
+        ("with a length", {"selector": Uniform(keep=1)}),
+        ("batches", {"selector": Uniform(keep=1)}),
+    ],
+)
+def test_an_order_that_never_ends_warns_after_its_examples_and_has_no_state(endless, choice):
+    loader = SelectiveLoader(ENDLESS[endless](Numbered(spread(COUNT))), **choice, epochs=EPOCHS)
+    batches, numbers = iter(loader), []
+    for step in range(12):
+        is_beyond = step == COUNT // 10
+        with pytest.warns(match="an epoch goes on after all") if is_beyond else nullcontext():
+            batch = next(batches)
+        loader.record(batch["loss"])
+        numbers += batch["number"].tolist()
+        if step in (1, 10):
+            with pytest.raises(StateError, match="Give a sampler that ends and has a length"):
+                loader.state_dict()
+    assert sorted(numbers[:COUNT]) == list(range(COUNT))  # nothing was lost by asking for a state
+
+
+def test_epochs_cut_out_of_an_endless_order_are_drawn():
+    plain = ENDLESS["with a length"](Numbered(spread(COUNT)))
+    loader = SelectiveLoader(plain, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
+    for _ in range(3):
+        for batch in itertools.islice(loader, len(loader)):
+            loader.record(batch["loss"])
+    assert loader.stats.unread == 2 * COUNT
+
+
+class WithExamples(Sampler[int]):
+    """An attribute that may be anything in a sampler of a user's own."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def __iter__(self):
+        return iter(range(COUNT))
+
+    def __len__(self):
+        return COUNT
+
+
+@pytest.mark.parametrize("examples", [["a", "b"], 7, torch.arange(3), None])
+def test_a_sampler_may_have_any_attribute_examples(examples):
+    plain = DataLoader(Numbered(spread(COUNT)), BATCH, sampler=WithExamples(examples))
+    loader = SelectiveLoader(plain, memory=Memory(0.5, warmup=Epochs(1)), epochs=2)
+    for batch in loader:
+        loader.record(batch["loss"])
+    assert loader.memory.examples == COUNT
+    assert loader.memory.values[:, 0].equal(spread(COUNT))
+
+
+class OfTensors(WithExamples):
+    def __iter__(self):
+        return iter(torch.randperm(COUNT))
+
+
+def test_a_sampler_may_give_tensors():
+    plain = DataLoader(Numbered(spread(COUNT)), BATCH, sampler=OfTensors(None))
+    for wrapped in (plain, Indexed(plain, index_of=lambda batch: batch["number"])):
+        loader = SelectiveLoader(wrapped, memory=Memory(0.5, warmup=Epochs(1)), epochs=2)
+        for batch in loader:
+            loader.record(batch["loss"])
+        assert loader.memory.values[:, 0].equal(spread(COUNT))
 
 
 def test_a_rate_follows_the_share_of_what_was_given():

@@ -75,12 +75,10 @@ class TestedCollate:
             return self.function(copy.deepcopy([examples[index] for index in order]))
 
         with undisturbed(self.function, self._read):
-            if reorders(batch_of, len(examples)):
-                cause = "collate function"
-            elif self._read and reorders(self._read, 5):  # which these are is unknown in a worker
+            cause = "collate function" if reorders(batch_of, len(examples)) else ""
+            # Which examples a batch has is unknown in a worker.
+            if self._read and not cause and reorders(self._read, 5):
                 cause = "data set's __getitems__"
-            else:
-                cause = ""
         batch = self.function(examples)
         return Reordered(batch, cause) if cause else batch
 

@@ -17,7 +17,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from siftback.arguments import check_object
+from siftback.arguments import check_object, is_integer
 from siftback.batches.collating import Collate, Reordered, TestedCollate, with_test
 from siftback.batches.order import (
     TrackedBatches,
@@ -319,11 +319,11 @@ class IndexCheck:
 
 
 def examples_of(loader: Iterable[Any]) -> int | None:
-    """Number of examples, from a loader, its sampler or its data set; None if unknown."""
-    for owner in (loader, sampler_of(loader)):
-        if hasattr(owner, "examples"):
-            return int(owner.examples)
-    return length_of(getattr(loader, "dataset", None))
+    """Number of examples, as a loader, its data set or its sampler says; None if unknown."""
+    # Of a loader or sampler of the user's own, attributes of that name may be anything.
+    stated, sampled = (getattr(owner, "examples", None) for owner in (loader, sampler_of(loader)))
+    counts: list[Any] = [stated, length_of(getattr(loader, "dataset", None)), sampled]
+    return next((int(count) for count in counts if is_integer(count)), None)
 
 
 def length_of(dataset: Any) -> int | None:

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import operator
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
@@ -16,10 +17,15 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
 from siftback.batches.generators import Generators
-from siftback.errors import BatchError
+from siftback.errors import BatchError, StateError
 from siftback.state import anything, dict_of, list_of, raise_damaged, tensor, tensor_checksum
 
 END: Any = object()  # after the last batch; not None, which arrays compare to by element
+
+_ENDLESS = (
+    "where the order never ends, nor does the first epoch, in which nothing is left out. Give a "
+    "sampler that ends and has a length, or shuffle=True, and iterate over the loader each epoch"
+)
 
 
 class TrackedBatches(Sampler[list[Any]]):
@@ -31,6 +37,7 @@ class TrackedBatches(Sampler[list[Any]]):
 
     Args:
         batches: The batch sampler whose order this is.
+        examples: The number of examples of the data set.
 
     Attributes:
         begun: Whether a batch was asked for, since whoever reads it last set it to False.
@@ -44,8 +51,8 @@ class TrackedBatches(Sampler[list[Any]]):
     [[2, 3], [4]]
     """
 
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = batches
+    def __init__(self, batches: Iterable[Any], examples: int = 1 << 40) -> None:
+        self.batches, self._examples = batches, examples
         self._asked: deque[list[Any]] = deque()  # for batches that have not come yet
         self._order: Iterator[Any] = iter(())
         self._ahead = self._thread = -1  # batches that waited after the first one; who asks
@@ -77,7 +84,8 @@ class TrackedBatches(Sampler[list[Any]]):
         if not self._asked:
             raise BatchError(
                 "the wrapped DataLoader gave a batch that its batch_sampler was not asked for: "
-                "wrap the DataLoader itself, before anything else wraps or prepares it"
+                "wrap the DataLoader itself, before anything else wraps or prepares it; one that "
+                "keeps its iterator for all epochs is a DataLoader(..., persistent_workers=True)"
             )
         batch, waiting = self._asked.popleft(), len(self._asked)
         self._ahead = waiting if self._ahead < 0 else self._ahead
@@ -105,12 +113,26 @@ class TrackedBatches(Sampler[list[Any]]):
         )
 
     def rest(self) -> list[list[Any]]:
-        """The indices of the batches of this epoch that have not come, asked for or not."""
+        """The indices of the batches of this epoch that have not come, asked for or not.
+
+        Raises:
+            StateError: If they go on for ten times as many batches as an epoch has.
+        """
         if self._resumed is not None:  # and none of it was asked for yet
             return [list(batch) for batch in self._resumed]
-        left = [list(batch) for batch in self._order]
+        most = 10 * self._usual_length()
+        left = [list(batch) for batch in itertools.islice(self._order, most)]
+        if len(left) == most:
+            self._order = itertools.chain(left, self._order)
+            raise StateError(f"the rest of this epoch is too long for a state: {_ENDLESS}")
         self._order = iter(left)
         return [*self._asked, *left]
+
+    def _usual_length(self) -> int:
+        """Returns how many batches an epoch has: its length, or those of the whole data set."""
+        with suppress(TypeError):
+            return len(self)
+        return -(-self._examples // (getattr(self.batches, "batch_size", None) or 1))
 
     def resume(self, batches: Iterable[Any]) -> None:
         """Has the next epoch that is begun consist of these batches."""
@@ -128,8 +150,12 @@ class TrackedBatches(Sampler[list[Any]]):
         sampler: Any = getattr(order, "sampler", None)
         begun = sampler.epochs_begun if getattr(sampler, "draw", None) else -1
         self._resumed = self._before = None
-        self._order = iter(order)
+        self._order, number, usual = iter(order), 0, 0
         while (batch := next(self._order, END)) is not END:
+            usual = usual or self._usual_length()  # which a draw may say with its first example
+            if number == usual:
+                warnings.warn(f"an epoch goes on after all its batches: {_ENDLESS}", stacklevel=2)
+            number += 1
             if begun >= 0 and begun == sampler.epochs_begun:
                 raise BatchError(
                     f"a {type(order).__name__} gives batches of an order from before this epoch, "

@@ -15,7 +15,7 @@ from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.collating import Reordered
 from siftback.batches.generators import Generators
-from siftback.batches.indices import check_indices, end_test, is_indexed, testing_order
+from siftback.batches.indices import check_indices, end_test, examples_of, is_indexed, testing_order
 from siftback.batches.order import (
     END,
     TrackedBatches,
@@ -106,8 +106,7 @@ class Source:
     """
 
     def __init__(self, loader: Iterable[Any], batches: Iterable[Any] | None = None) -> None:
-        self.epoch = 0
-        self.position = 0
+        self.epoch = self.position = 0
         self._order: Any = None  # a `TrackedBatches`, where the order can be known
         self.lists: Lists | None = None
         self.order_is_lost, self.has_keys = "", False
@@ -115,10 +114,10 @@ class Source:
         self.loader: Any = check_batches(loader)
         self.is_ordered = is_trackable(loader)
         if self.is_ordered:
-            self._order = TrackedBatches(batches_of(loader) if batches is None else batches)
+            batches = batches_of(loader) if batches is None else batches
+            self._order = TrackedBatches(batches, examples_of(loader) or 1 << 24)
             self.loader = with_order(cast(Any, loader), self._order)
-        collate = getattr(data_loader_of(loader), "collate_fn", None)
-        self._collated = collate is default_collate
+        self._collated = getattr(data_loader_of(loader), "collate_fn", None) is default_collate
         if self.knows_indices:
             self.loader = testing_order(self.loader)
         # By identity, as the truth of a batch sampler is its length, which it may not have.
@@ -263,10 +262,8 @@ class Source:
         """
         checks = {"kind": choice(*_KINDS), "generators": list_of(anything)}
         check_entries(self, state, checks)
-        fits = self.is_ordered == (state["kind"] == "ordered")
-        if state["kind"] == "stateful":
-            fits = fits and hasattr(self.loader, "load_state_dict")
-        if not fits:
+        has_state = state["kind"] != "stateful" or hasattr(self.loader, "load_state_dict")
+        if not has_state or self.is_ordered != (state["kind"] == "ordered"):
             raise StateError(
                 f"the state was saved with {_KINDS[state['kind']]}, and this "
                 f"{type(self.loader).__name__} is not one: wrap the same kind of loader"
@@ -407,7 +404,8 @@ class Source:
         Raises:
             BatchError: If one is not.
         """
-        others = set(indices.tolist()) - set(requested)
+        # A sampler may give tensors, which are unlike each other in a set.
+        others = set(indices.tolist()) - {int(k) if isinstance(k, Tensor) else k for k in requested}
         if others:
             raise BatchError(
                 f"index_of found the index {min(others)} in {self.place}, for which the sampler "

@@ -112,9 +112,7 @@ class FilteredSampler(Sampler[int]):
         self.is_sized = hasattr(sampler, "__len__")
         draw.shorter |= not self.is_sized
         draw.sampled = len(cast(Sized, sampler)) if self.is_sized else UNSIZED
-        examples = ""
-        if gives_each_once(sampler):
-            examples = f" of {len(cast(Sized, sampler))} examples"
+        examples = f" of {len(cast(Sized, sampler))} examples" if gives_each_once(sampler) else ""
         draw.sampler = f"{type(sampler).__name__}{examples}"
         if hasattr(sampler, "set_epoch"):
             self.set_epoch = sampler.set_epoch
@@ -145,7 +143,8 @@ class FilteredSampler(Sampler[int]):
 
     def _draw_pass(self, _: Tensor) -> None:
         """Draws a pass among what the sampler gives."""
-        order = self._check(list(self.sampler))
+        # It may never end, though it has a length.
+        order = self._check(list(itertools.islice(self.sampler, 10 * self._draw.sampled)))
         self._draw.draw_pass_among(order, is_weighted=self._is_weighted)
         if not self._draw.passes[-1].size:
             raise self._nothing_left(len(order))

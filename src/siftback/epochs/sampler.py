@@ -424,13 +424,11 @@ class Order(Stateful, Iterator[int]):
     def __next__(self) -> int:
         if self._epoch == _NONE:
             self.resume(self._sampler.begin(), 0)
-        try:
-            index = next(self._indices)
-        except StopIteration:
-            self._sampler.end()
-            raise
-        self._count += 1
-        return index
+        for index in self._indices:
+            self._count += 1
+            return index
+        self._sampler.end()
+        raise StopIteration
 
     def take(self, count: int) -> list[int]:
         """Returns the next indices, fewer at the end of the epoch, as that many ``next()`` do."""

@@ -173,11 +173,9 @@ class SelectiveLoader:
         if losses is not None:
             check_object("losses", losses, "a function losses(model, batch)", "__call__")
         self.model, self._loss = model, losses if loss_fn is None else loss_fn
-        check_flag("attach", attach)
         self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
-        check_flag("shorter_epochs", shorter_epochs)
-        is_shorter = shorter_epochs or has_shorter_epochs(loader)
+        is_shorter = check_flag("shorter_epochs", shorter_epochs) or has_shorter_epochs(loader)
         draw = resolve_draw(loader, memory, epochs, schedule, seed, shorter_epochs=is_shorter)
         source = open_source(loader, draw, seed)
         self._draw = draw

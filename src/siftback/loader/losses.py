@@ -93,7 +93,7 @@ class LossRecord:
         self.on_nonfinite, self.stats = on_nonfinite, Stats()
         self._draw: Any = draw  # whenever a rule learns or reweights
         rule = getattr(draw, "rule", None)
-        self.attach, self._selection_reweights = attach, reweights
+        self.attach, self._selection_reweights = check_flag("attach", attach), reweights
         self.learns: bool = getattr(rule, "learns", False)
         self.guard: Any = getattr(rule, "guard", None)
         # Also while all weights are 1, as in a warm-up, since others will come.

@@ -120,8 +120,7 @@ class Pipeline(ABC):
         self._follow: Callable[[], None] | None = None  # the step with the batch in training
         self._warned: set[str] = set()
 
-    @abstractmethod
-    def check_lengths(self) -> None:
+    def check_lengths(self) -> None:  # noqa: B027 - a sampler of PyTorch's follows one that grows
         """Checks that the data set and the rule have the length that the loader was made for."""
 
     def leaves_out_unread(self) -> bool:
@@ -621,9 +620,6 @@ class ScoringPipeline(Pipeline):
     def share(self) -> float:
         """See `Pipeline.share`."""
         return self.selection.share(self.done)
-
-    def check_lengths(self) -> None:
-        """Checks nothing: a sampler of PyTorch's follows a data set that grows."""
 
     def select(self, batch: Batch) -> Selection | None:
         """See `Pipeline.select`."""

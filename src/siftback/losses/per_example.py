@@ -458,8 +458,7 @@ def split_pair(batch: Any) -> tuple[Any, Any]:
         BatchError: If it is not a pair.
     """
     if isinstance(batch, tuple | list) and len(batch) == 2:
-        inputs, targets = batch
-        return inputs, targets
+        return batch[0], batch[1]
     is_sized = hasattr(batch, "__len__") and getattr(batch, "ndim", 1) > 0
     length = f" of {len(batch)} parts" if is_sized else ""
     raise BatchError(

@@ -67,6 +67,18 @@ def of_cross_entropy(module, batch):
     return F.cross_entropy(module(batch[0]), batch[1], reduction="none")
 
 
+class Alike(Net):
+    """Validates by its training step."""
+
+    def validation_step(self, batch, batch_idx):
+        self.validated = [*getattr(self, "validated", []), len(batch[0])]
+        return self.training_step(batch, batch_idx)
+
+    def note(self, inputs):
+        if self.trainer.training:
+            super().note(inputs)
+
+
 class TwoLosses(Net):
     def training_step(self, batch, batch_idx):
         logits = self(batch[0])

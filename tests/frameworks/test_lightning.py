@@ -4,10 +4,12 @@ import pytest
 
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
+import pytorch_lightning
 import torch
 from lightning_parts import (
     EXPECTED_WARNINGS,
     STEPS,
+    Alike,
     ClassWeights,
     Manual,
     NoLoss,
@@ -27,6 +29,7 @@ from lightning_ranks import (
     BATCH,
     COUNT,
     EPOCHS,
+    RATE,
     Net,
     OneCycle,
     data,
@@ -379,6 +382,48 @@ def test_a_callback_beside_a_selective_loader_is_refused():
     selecting = SelectiveLoader(plain(), memory=Memory(0.55), epochs=EPOCHS)
     with pytest.raises(ConfigError, match="one of them"):
         fit_selecting(half(), Net(), selecting)
+
+
+def test_a_validation_by_the_training_step_is_of_all_rows():
+    module, callback = Alike(), half()
+    fit_selecting(callback, module)
+    assert set(module.validated) == {BATCH}
+    assert callback.stats.seen == COUNT * EPOCHS
+    assert {len(rows) for rows in module.examples} == {BATCH // 2}
+
+
+class Closures(Net):
+    """Its optimizer has each step run several times."""
+
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters(), RATE, max_iter=3)
+
+
+def test_an_optimizer_that_runs_a_step_several_times_gets_the_same_rows():
+    module, callback = Closures(), half()
+    fit_selecting(callback, module)
+    steps = [tuple(map(tuple, step)) for step in zip(*[iter(module.examples)] * 3, strict=True)]
+    assert len(steps) == STEPS * EPOCHS
+    assert all(len(set(step)) == 1 for step in steps)
+    assert callback.stats.seen == COUNT * EPOCHS
+
+
+class OtherPackage(pytorch_lightning.LightningModule):
+    def training_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        pass
+
+
+def test_a_trainer_of_the_other_package_is_refused_by_its_name():
+    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "max_epochs": 1}
+    trainer = pytorch_lightning.Trainer(**quiet, callbacks=[half()])
+    with pytest.raises(ConfigError, match=r"pytorch_lightning.* of lightning\.pytorch"):
+        trainer.fit(OtherPackage(), plain())
+    trainer = pytorch_lightning.Trainer(**quiet)
+    with pytest.raises(ConfigError, match=r"pytorch_lightning.* from lightning\.pytorch"):
+        trainer.fit(OtherPackage(), datamodule=remembering())
 
 
 class Raising(Net):

@@ -1,5 +1,7 @@
 """Selection before reading, under Lightning's own `Trainer`."""
 
+import pickle
+
 import pytest
 
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
@@ -14,6 +16,7 @@ from lightning.pytorch.callbacks import (
 from lightning_parts import (
     EXPECTED_WARNINGS,
     STEPS,
+    Alike,
     ClassWeights,
     Endless,
     Manual,
@@ -118,6 +121,24 @@ def test_a_step_records_losses_itself_and_validation_does_not():
     inputs, targets = data().tensors
     losses = F.cross_entropy(module(inputs), targets, reduction="none").detach()
     assert torch.allclose(memory.values[:, 0], losses)
+
+
+def test_a_validation_by_the_training_step_is_not_remembered():
+    module = Alike()
+    _, selective = fit_remembering(module)
+    assert set(module.validated) == {BATCH}
+    assert len(module.examples) == STEPS * EPOCHS
+    assert selective.stats.released == COUNT * EPOCHS
+
+
+def test_a_data_module_of_loaders_can_be_sent_to_processes_that_are_spawned():
+    module, same = Net(), Net()
+    sent = pickle.loads(pickle.dumps(remembering()))
+    for trained, selective in ((module, remembering()), (same, sent)):
+        torch.manual_seed(5)
+        trainer_of().fit(trained, datamodule=selective)
+    assert module.examples == same.examples
+    assert module.validations == same.validations > 0
 
 
 class Half(EpochRule):

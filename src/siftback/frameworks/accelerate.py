@@ -69,7 +69,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
             BatchError: If an epoch ends before the batch that was known to be its last.
             ConfigError: If it is not known which batch is the last one.
         """
-        position, total = (self._position if self._is_resumed else 0), 0
+        self._position, total = (self._position if self._is_resumed else 0), 0
         epoch, batches = self._loader.epoch, iter(self._loader)
         self._is_resumed = self._is_last = False
         self.begin()
@@ -77,18 +77,17 @@ class AcceleratedLoader(DataLoaderStateMixin):
         try:
             for batch in batches:
                 total = total or self._count()
-                position += 1
-                self._position, self._is_last = position, position == total
-                self.end_of_dataloader = self._is_last
+                self._position += 1
+                self.end_of_dataloader = self._is_last = self._position == total
                 accelerator = self._accelerator
                 if accelerator.device_placement:
                     non_blocking = accelerator.non_blocking
                     batch = send_to_device(batch, accelerator.device, non_blocking=non_blocking)
                 yield batch
-            if position != total > 0:
+            if self._position != total > 0:
                 raise BatchError(
-                    f"epoch {epoch} gave {position} batches where {total} were expected, so that "
-                    "its last gradients were not stepped: leave out of the data set what the "
+                    f"epoch {epoch} gave {self._position} batches where {total} were expected, so "
+                    "that its last gradients were not stepped: leave out of the data set what the "
                     "collate function leaves out, or have that give every example"
                 )
         finally:

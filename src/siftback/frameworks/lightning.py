@@ -39,7 +39,7 @@ from siftback.state import check_digest, seal
 
 with naming_extra("lightning", "Lightning"):
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
-    from lightning.pytorch import Callback, LightningDataModule
+    from lightning.pytorch import Callback, LightningDataModule, Trainer
     from lightning.pytorch.callbacks import GradientAccumulationScheduler
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
     from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -123,6 +123,7 @@ class SelectiveCallback(Callback):
         self._trainer: Any = None  # of this fit
         self._selection: StepSelection | None = None
         self._saved: list[Any] = []  # the states of all processes, until training starts
+        self._taken: Any = None  # the rows of a batch that are trained on, and their weights
         self._replaced = ExitStack()
 
     @property
@@ -137,8 +138,8 @@ class SelectiveCallback(Callback):
         kind = type(trainer.strategy)  # not its base classes: a DeepSpeedStrategy is a DDPStrategy
         if kind not in (DDPStrategy, SingleDeviceStrategy):
             raise ConfigError(
-                f"SelectiveCallback scores batches within a step, which was not tried with "
-                f"{kind.__name__}: use a single device or DDPStrategy"
+                f"SelectiveCallback scores batches within a step, which was not tried with {kind}: "
+                "use a single device or DDPStrategy, of the Trainer of lightning.pytorch"
             )
         if self._trainer is not trainer:  # another training
             self._trainer, self._selection = trainer, None
@@ -171,6 +172,10 @@ class SelectiveCallback(Callback):
         step = TrainingStep(pl_module, _GIVE_LOSSES)
         run = partial(self._run_on_rows, self._selection, step)
         self._replaced.enter_context(step.replaced_by(run))
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Has the rows of the batch chosen anew."""
+        self._taken = None
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Restores ``training_step``."""
@@ -205,7 +210,9 @@ class SelectiveCallback(Callback):
             losses = Fresh().score(self._losses or losses_of_step, step.module, batch, None)
             return losses, step.valid
 
-        rows, weights = selection.take(batch, score, skips=in_batch.skips())
+        # An optimizer such as LBFGS has the step of a batch run several times.
+        self._taken = self._taken or selection.take(batch, score, skips=in_batch.skips())
+        rows, weights = self._taken
         count, is_weighted = tree.size(rows), weights is not None
         log_selection(step.module, partial(selection.stats.log_entries, selection.share))
         checks = (from_step or is_weighted) and count > 1 and step.times.is_due()
@@ -303,6 +310,11 @@ class SelectiveDataModule(LightningDataModule):
 
     @trainer.setter
     def trainer(self, trainer: Any) -> None:
+        if not isinstance(trainer, Trainer | None):
+            raise ConfigError(
+                f"the Trainer is that of {type(trainer).__module__}: import all classes from "
+                "lightning.pytorch, of which a SelectiveDataModule is one"
+            )
         self.datamodule.trainer = trainer
 
     @property
@@ -336,17 +348,13 @@ class SelectiveDataModule(LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         """Tears down the data module; restores ``training_step``."""
-        self._restore()
+        self._replaced.close()
         self.datamodule.teardown(stage)
 
     def on_exception(self, exception: BaseException) -> None:
         """Restores ``training_step``."""
-        self._restore()
-        self.datamodule.on_exception(exception)
-
-    def _restore(self) -> None:
         self._replaced.close()
-        self._step = None
+        self.datamodule.on_exception(exception)
 
     def train_dataloader(self) -> Any:
         """The wrapped train dataloader, the same for the whole training."""
@@ -369,6 +377,7 @@ class SelectiveDataModule(LightningDataModule):
             self._step = TrainingStep(self.trainer.lightning_module, _RECORD_LOSSES)
             run = partial(self._run_and_record, self._step)
             self._replaced.enter_context(self._step.replaced_by(run))
+            self._replaced.callback(setattr, self, "_step", None)
         return TrainLoader(self)
 
     def ready_loader(self) -> SelectiveLoader:
@@ -447,9 +456,7 @@ class SelectiveDataModule(LightningDataModule):
         self.rows = {}
         applied, count = loader.weights if loader.reweights else None, len(loader.indices)
         checks = count > 1 and step.times.is_due()
-        output, catch = step.catch_losses(
-            applied, (batch, *args), kwargs, count, checks=checks, strict=False
-        )
+        output, catch = step.catch_losses(applied, (batch, *args), kwargs, count, checks=checks)
         if not step.is_recorded:
             catch.check_only(applied)
             (call,) = catch.calls
@@ -541,14 +548,20 @@ def as_datamodule(loader: Any, val_dataloaders: Any) -> Any:
         return loader
     if not isinstance(loader, DataLoader | SelectiveLoader):
         raise ConfigError(
-            f"SelectiveDataModule({type(loader).__name__}): give a LightningDataModule, which "
-            "makes its validation dataloaders itself, or a DataLoader or SelectiveLoader"
+            f"SelectiveDataModule({type(loader).__name__}): give a LightningDataModule of "
+            "lightning.pytorch, which makes its validation dataloaders itself, or a DataLoader or "
+            "SelectiveLoader"
         )
     datamodule = LightningDataModule()
-    datamodule.train_dataloader = lambda: loader
+    datamodule.train_dataloader = partial(give_loader, loader)  # unlike a lambda it can be pickled
     if val_dataloaders is not None:
-        datamodule.val_dataloader = lambda: val_dataloaders
+        datamodule.val_dataloader = partial(give_loader, val_dataloaders)
     return datamodule
+
+
+def give_loader(loader: Any) -> Any:
+    """Returns a loader."""
+    return loader
 
 
 def checked_ranks(owner: object, state: dict[str, Any]) -> list[dict[str, Any]]:

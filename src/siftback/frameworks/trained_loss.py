@@ -141,8 +141,7 @@ def find_constant(pair: LossPair) -> Constant | None:
     is_half = torch.finfo(gradient.dtype).bits < 32
     ranked = (pair.gradient * pair.scale).float()
     # Of the rows that both are of; the others' gradient is as large as the outputs themselves.
-    trained = (gradient[: len(ranked)] if ranked.ndim else gradient).float() * pair.scale
-    trained = trained / _SCALE
+    trained = (gradient[: len(ranked)] if ranked.ndim else gradient).float() * pair.scale / _SCALE
     slope = float((trained * ranked).sum() / ranked.square().sum())
     apart = (trained - slope * ranked).norm()
     if not slope > 0 or apart > (3e-2 if is_half else 1e-2) * trained.norm():

@@ -59,8 +59,13 @@ class TrainingStep:
         self.valid: Tensor | None = None
 
     def replaced_by(self, run: Callable[..., Any]) -> AbstractContextManager[None]:
-        """Has a function run in place of the module's ``training_step``."""
-        return replaced(self.module, "training_step", functools.wraps(self.eager)(run))
+        """Has a function run in place of the module's ``training_step``, in training alone."""
+        run = functools.wraps(self.eager)(functools.partial(self.run_in_training, run))
+        return replaced(self.module, "training_step", run)
+
+    def run_in_training(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Runs a function; outside of training, as in a ``validation_step``, the module's step."""
+        return (run if self.module.trainer.training else self.own)(*args, **kwargs)
 
     def losses(self, args: Any, kwargs: Any, count: int, *, reweights: bool = False) -> Tensor:
         """Returns float[N], the losses of its first loss function; nothing after it runs.
@@ -115,7 +120,6 @@ class TrainingStep:
         count: int,
         *,
         checks: bool,
-        strict: bool = True,
     ) -> tuple[Any, "CaughtLosses"]:
         """Runs the step, and catches its loss functions.
 
@@ -125,7 +129,6 @@ class TrainingStep:
             kwargs: Of the step.
             count: N.
             checks: Whether to compare the loss that it trains on with its loss function's.
-            strict: As for `CaughtLosses`.
 
         Returns:
             What the step returned, and what was caught.
@@ -134,19 +137,17 @@ class TrainingStep:
             ConfigError: If the loss that is trained on prefers other examples.
         """
         self.is_recorded = False
-        if checks:
-            self._reads.finish()
         batch, *arguments = args
         same = None
         if checks:
+            self._reads.finish()
             with suppress(BatchError):  # of a structure that is unknown, and need not be split
                 same = tree.map_tensors(lambda tensor: tensor, batch)  # the step may pop some
-        reads, advice = self._reads, self._advice
-        catch = CaughtLosses(count, weights, reads, strict=strict, advice=advice)
+        catch = CaughtLosses(count, weights, self._reads, advice=self._advice)
 
         def on_rows(rows: Tensor) -> LossPair:
             some = tree.take(same, rows)
-            again = CaughtLosses(len(rows), strict=False, advice=self._advice)
+            again = CaughtLosses(len(rows), advice=self._advice)
             with (
                 undo_effects(self.module),
                 untouched(self.module, "eval", tree.device(some)),
@@ -307,7 +308,6 @@ class CaughtLosses(TorchFunctionMode):
         count: Examples of the batch.
         weights: float32[N], loss weights of the examples; None where there are none.
         reads: Makes sure that the weights can be applied, without waiting for the device.
-        strict: Whether a second call is refused at once.
         advice: What to do where the losses are not known, for errors.
 
     Attributes:
@@ -324,12 +324,11 @@ class CaughtLosses(TorchFunctionMode):
         weights: Tensor | None = None,
         reads: HostReads | None = None,
         *,
-        strict: bool = True,
         advice: str,
     ) -> None:
         super().__init__()
         self.calls: list[LossCall] = []
-        self.count, self._weights, self._strict, self._advice = count, weights, strict, advice
+        self.count, self._weights, self._advice = count, weights, advice
         self._reads = HostReads() if reads is None else reads
 
     def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -340,8 +339,6 @@ class CaughtLosses(TorchFunctionMode):
     def record_call(self, call: LossCall) -> Tensor:
         """Returns the loss for the step, of a call."""
         self.calls.append(call)
-        if self._strict:
-            self.check_only(None)
         value = call.reduced(self._weights, self._reads)
         if len(self.calls) == 1:
             self.value = value
@@ -360,12 +357,10 @@ class CaughtLosses(TorchFunctionMode):
         """Makes sure that one loss function was called, and that weights were applied to it."""
         names = [call.name for call in self.calls]
         if len(names) != 1:
-            listed = (
-                f"{len(names)} loss functions ({', '.join(names)})" if names else "no loss function"
-            )
+            several = f"{len(names)} loss functions ({', '.join(names)})"
             raise ConfigError(
-                f"training_step calls {listed}, so that which loss each example has is "
-                f"not known: {self._advice}"
+                f"training_step calls {several if names else 'no loss function'}, so that which "
+                f"loss each example has is not known: {self._advice}"
             )
         self.calls[0].checked()
         if weights is not None and self.calls[0].reduction == "none":

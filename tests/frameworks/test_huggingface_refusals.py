@@ -26,7 +26,7 @@ from hugging_face_models import (
 
 import transformers
 from siftback import Epochs, InfoBatch, Memory, NoiseGuard, Schedule, Stale, TopK
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 
 REFUSED = {
@@ -300,6 +300,14 @@ def test_a_model_whose_loss_is_not_known_is_refused_before_training(tmp_path):
     model = transformers.BertForNextSentencePrediction(transformers.BertConfig(**TINY))
     ours = trainer(tmp_path, "classifier", model=model)
     with pytest.raises(ConfigError, match="BertForNextSentencePrediction"):
+        ours.train()
+
+
+@pytest.mark.parametrize("method", ["two_pass", "memory"])
+def test_a_model_that_returns_tuples_is_refused_in_words(method, tmp_path):
+    ours = trainer(tmp_path, "classifier", selection=selection(method), max_steps=1)
+    ours.model.config.return_dict = False
+    with pytest.raises(LossError, match="a tuple has no logits"):
         ours.train()
 
 

@@ -18,7 +18,7 @@ from siftback.frameworks.huggingface_weights import weighted_losses, weighted_me
 from siftback.frameworks.step_selection import epochs_of_steps
 from siftback.frameworks.trained_loss import LossPair, ranks_alike
 from siftback.installation import naming_extra
-from siftback.losses.sequences import Head, find_head, sequence_losses, summed_losses
+from siftback.losses.sequences import Head, find_head, find_logits, sequence_losses, summed_losses
 from siftback.probing.probe import probe
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.scorers.selection_pass import untouched
@@ -384,7 +384,7 @@ def loss_pair(head: Head, loss: Tensor, outputs: Any, inputs: Mapping[str, Any])
         LossError: If the outputs and labels do not fit together.
     """
     is_fused = getattr(outputs, "log_probs", None) is not None  # TRL's head, without logits
-    values: Tensor = outputs.log_probs if is_fused else outputs.logits
+    values: Tensor = outputs.log_probs if is_fused else find_logits(outputs)
     rows = max(1, min(len(values), MOST_LOGITS * len(values) // max(values.numel(), 1)))
     some = values.detach()[:rows].requires_grad_()
     mask = outputs.label_mask[:rows] if is_fused else None

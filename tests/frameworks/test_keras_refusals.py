@@ -133,6 +133,8 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
         ({"epochs": 2}, "epochs=2"),
         ({"epochs": 3, "class_weight": {0: 1.0}}, "class_weight"),
         ({"epochs": 3, "steps_per_epoch": 2}, "steps_per_epoch"),
+        ({"epochs": 3, "y": data()[1]}, "has the targets"),
+        ({"epochs": 3, "sample_weight": np.ones(48)}, "a third part, sample weights"),
         ({"epochs": 3, "validation_data": dataset}, "validation_data"),
     ):
         with pytest.raises(ConfigError, match=reason):

@@ -501,7 +501,7 @@ def check_settings(dataset: SelectiveDataset, settings: dict[str, Any]) -> None:
         ("sample_weight", "give the data set a third part, sample weights"),
         ("batch_size", "the data set has one"),
     ):
-        if settings.get(name) is not None and settings[name] != 0.0:
+        if settings.get(name) is not None and (name, settings[name]) != ("validation_split", 0.0):
             raise ConfigError(f"{name}= does not go with a SelectiveDataset: {instead}")
 
 

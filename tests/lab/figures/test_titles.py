@@ -77,3 +77,9 @@ def test_a_record_of_before_a_setting_is_of_its_default(tmp_path):
     made = [comparison(tmp_path / f"{number}", **some) for number, some in enumerate(asked)]
     groups = [[made.index(one) for one in group] for group in group_by_settings(made, "budget")]
     assert groups == [[0, 1, 3, 4], [2]]
+
+
+def test_a_record_of_before_examples_were_described_belongs_to_those_after_it(tmp_path):
+    asked = ({}, {"examples": "9 and 3 of crc32 00000000"})
+    made = [comparison(tmp_path / f"{number}", **some) for number, some in enumerate(asked)]
+    assert group_by_settings(made) == [made]

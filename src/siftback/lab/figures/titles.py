@@ -12,8 +12,8 @@ from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import machine_of, read_runs
 from siftback.lab.settings import Settings
 
-# Settings that say which runs a comparison has.
-PLAN = ("strategies", "keeps", "seeds", "matched")
+# What says which runs a comparison has, and which examples, of which older records say nothing.
+PLAN = ("strategies", "keeps", "seeds", "matched", "examples")
 _DEFAULTS = {name: field.default for name, field in Settings.__dataclass_fields__.items()}
 
 

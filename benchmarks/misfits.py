@@ -2,7 +2,7 @@
 
 Misfits are examples that are predicted worse than before training. Before each draw of a training
 by ``Memory()`` their share of the remembered loss is noted, once the mean loss is below two thirds
-of what it was. Where labels are right it should stay below `MISLABELLED`, also where classes are
+of what it was. Where labels are right it should stay below `MISFIT_LOSS`, also where classes are
 rare or many images hard; where some are wrong it should be above it at some draw. Whether that
 found it, the training goes on as it does in the library.
 """
@@ -15,7 +15,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from goals import Goal, begin, options, report
-from siftback.draws.ratio_draw import MISLABELLED, are_mislabelled
+from siftback.draws.ratio_draw import MISFIT_LOSS, MISFITS, are_mislabelled
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
@@ -59,11 +59,12 @@ def highest_share(settings: Settings, seed: int) -> float:
     """Returns the highest share before a draw of one training; 0 where none was judged."""
     shares = [0.0]
 
-    def judge(losses: Tensor, untrained: float) -> bool:
+    def judge(losses: Tensor, first: Tensor) -> bool:
         known = losses[losses.isfinite()].double()
-        if known.mean() < untrained * 2 / 3:
-            shares.append(float(known[known > untrained].sum() / known.sum()))
-        return are_mislabelled(losses, untrained)
+        misfits = known[known > first.mean()]
+        if known.mean() < first.mean() * 2 / 3 and len(misfits) >= MISFITS * len(known):
+            shares.append(float(misfits.sum() / known.sum()))
+        return are_mislabelled(losses, first)
 
     with TemporaryDirectory() as folder, patch("siftback.rules.memory.are_mislabelled", judge):
         plan = Plan(settings, ["sb-memory-default"], (0.5,), [seed], matched=False)
@@ -80,8 +81,8 @@ def main() -> None:
             share, epochs = highest_share(settings, seed=0), f"{settings.budget:g} epochs"
             wrong = f"{settings.flip:.0%} of the labels wrong" if settings.flip else "right labels"
             rare = ", three classes rare" if settings.rare > 1 else ""
-            met = (share > MISLABELLED) == (settings.flip > 0)
-            goal = f"{'above' if settings.flip else 'at most'} {MISLABELLED}"
+            met = (share > MISFIT_LOSS) == (settings.flip > 0)
+            goal = f"{'above' if settings.flip else 'at most'} {MISFIT_LOSS}"
             setting = f"{settings.model_name} on {settings.data}{rare}, {epochs}"
             goals.append(Goal(setting, wrong, share, goal, met))
     report(TITLE, goals, asked)

@@ -13,9 +13,9 @@ from siftback.draws.histogram_draw import BLOCK, draw_in_blocks
 from siftback.draws.percentile_draw import SORTED
 from siftback.selectors.sampling import LEAST_PROBABILITY
 
-# Of trainings here it was at most 0.41 where labels are right, also of rare classes or where half
-# of the images are hard, and from the second pass on at least 0.47 with a tenth of them wrong.
-MISLABELLED = 0.45
+# Where labels seem to be wrong, the shares that misfits have at the least: of the examples, and of
+# the loss (`benchmarks/misfits.py`).
+MISFITS, MISFIT_LOSS = 0.03, 0.45
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
@@ -76,24 +76,27 @@ def warn_of_negative(losses: Tensor, name: str) -> None:
         )
 
 
-def are_mislabelled(losses: Tensor, untrained: float) -> bool:
-    """Returns whether much of the loss is of examples that look as if their labels were wrong.
+def are_mislabelled(losses: Tensor, first: Tensor) -> bool:
+    """Returns whether much of the loss is of misfits: examples whose labels may be wrong.
 
-    These are the ones whose loss is above an untrained network's, `MISLABELLED` of the total or
-    more, once the mean is below two thirds of that: a network that has learned predicts few right
-    labels worse than by chance, hard as they may be, and nearly all wrong ones.
+    A network that has learned predicts few right labels worse than before training, hard as they
+    may be, and nearly all wrong ones. So misfits are the examples whose loss is above the mean loss
+    before training, and labels seem to be wrong where these are `MISFITS` of the examples or more,
+    and have more than `MISFIT_LOSS` of the loss, once the mean is below two thirds of what it was.
 
     Args:
         losses: float[N]; those that are not finite do not count.
-        untrained: The mean loss before training; 0 where it is not known.
+        first: float[n], the first losses of training, of which the mean is that before it.
 
-    >>> right, wrong = torch.full((90,), 0.1), torch.full((10,), 4.0)
-    >>> are_mislabelled(torch.cat((right, wrong)), 2.3), are_mislabelled(wrong, 2.3)
+    >>> right, wrong, first = torch.full((90,), 0.1), torch.full((10,), 4.0), torch.full((9,), 2.3)
+    >>> are_mislabelled(torch.cat((right, wrong)), first), are_mislabelled(wrong, first)
     (True, False)
     """
-    blocks = torch.split(losses, BLOCK)
-    mean, above = finite_mean(blocks), finite_mean(block * (block > untrained) for block in blocks)
-    return 0 < mean < untrained * 2 / 3 and above > MISLABELLED * mean
+    blocks, untrained = torch.split(losses, BLOCK), float(first.mean())
+    mean = finite_mean(blocks)
+    of_misfits = finite_mean(block * (block > untrained) for block in blocks)
+    misfits = finite_mean(0 * block + (block > untrained) for block in blocks)
+    return 0 < mean < untrained * 2 / 3 and misfits >= MISFITS and of_misfits > MISFIT_LOSS * mean
 
 
 def draw_independently(

@@ -48,8 +48,7 @@ class RecordedLosses(NamedTuple):
     def is_clean(self) -> bool:
         """Whether all losses are finite, and of distinct examples."""
         ordered = np.sort(self.indices.numpy())
-        is_distinct = bool((ordered[1:] != ordered[:-1]).all())
-        return is_distinct and bool(self.losses.isfinite().all())
+        return bool((ordered[1:] != ordered[:-1]).all()) and bool(self.losses.isfinite().all())
 
     def clean(self) -> "RecordedLosses":
         """Returns, in their order, the last finite loss of each example.

@@ -29,14 +29,14 @@ from siftback.rules.rule import LastLossRule
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import choose_exactly, count_of
-from siftback.state import Check, flag, number
+from siftback.state import Check, flag, tensor
 from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, trainings of 8 epochs and more end lower with it, or about where
 # those on everything do. In shorter ones it costs what was gained: much of it on MNIST.
 TAIL, TAIL_AFTER = Share(0.45), Epochs(4)
 
-_FIRST = 32  # examples whose losses say what an untrained network's is
+_FIRST = 32  # losses that say what an untrained network's is
 
 
 class Memory(LastLossRule):
@@ -179,6 +179,7 @@ class Memory(LastLossRule):
     """
 
     beta: float
+    updates_by_example = True
     setting_names = ("floor", "decay", "guard")
 
     def __init__(
@@ -231,7 +232,7 @@ class Memory(LastLossRule):
                 "only their own examples need a fixed one, such as keep=0.5"
             )
         self._keep = self.keep  # a schedule may change `keep`
-        self._untrained = 0.0  # the mean loss of the first examples, once it is known
+        self._first = torch.empty(0)  # losses, whose mean is an untrained network's
         self._draws_all = False  # from when on labels seemed to be wrong
 
     def set_keep(self, keep: float) -> None:
@@ -253,7 +254,7 @@ class Memory(LastLossRule):
         count, losses = self.count(epoch), self.scores(epoch)
         if count is None:
             warn_of_negative(losses, "Memory() without keep=")
-            if not (self.guard or self._draws_all) and are_mislabelled(losses, self._untrained):
+            if not (self.guard or self._draws_all) and are_mislabelled(losses, self._first):
                 self._draws_all = True
                 warnings.warn(
                     "examples that are predicted worse than before training have much of the loss, "
@@ -324,14 +325,14 @@ class Memory(LastLossRule):
         return guard.admit(suspects, self.keep or 1.0, generator, **limits)
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **others: Tensor | None) -> None:
-        """Remembers the losses as `LastLossRule` does, and the mean of the first ones."""
-        if not self._untrained:
-            self._untrained = float(losses[:_FIRST].mean())
+        """Remembers the losses as `LastLossRule` does, and the first ones."""
+        if len(self._first) < _FIRST:
+            self._first = torch.cat((self._first, losses))[:_FIRST]
         super().update(indices, losses, epoch, **others)
 
     def state_fields(self) -> dict[str, Check]:
         """Returns the names of the attributes that are saved, with the check of each."""
-        return {**super().state_fields(), "_untrained": number(), "_draws_all": flag}
+        return {**super().state_fields(), "_draws_all": flag, "_first": tensor(torch.float32, None)}
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""

@@ -254,6 +254,19 @@ def test_it_says_where_more_budget_makes_traditional_no_better(tmp_path):
     assert made.sentences[-1] == "cnn-4 on digits: Traditional ends lowest at 4 of 16 epochs."
 
 
+def test_a_curve_that_only_rises_is_flat_where_no_budget_of_it_does_as_well():
+    rising = {1: [9.0, 9.2], 2: [7.0, 7.2], 4: [7.5, 7.7], 8: [7.6, 7.5]}
+    better = budget_ratio(
+        {at: dict(enumerate(ends)) for at, ends in rising.items()}, 2, {0: 6, 1: 6}
+    )
+    assert better.flat
+    falling = {**rising, 8: [6.4, 6.5]}
+    better = budget_ratio(
+        {at: dict(enumerate(ends)) for at, ends in falling.items()}, 2, {0: 6, 1: 6}
+    )
+    assert (str(better.ratio), better.flat) == ("> 4.00", False)
+
+
 def test_it_says_on_which_side_of_1_a_ratio_is_for_sure(tmp_path):
     """A whole interval is not enough: with two seeds the errors of "ucb" are only likely lower."""
 

@@ -90,8 +90,7 @@ class BudgetRatio:
     @property
     def interval(self) -> str:
         """The ends of its interval in words; a dash for a single seed and a flat curve."""
-        known = self.seeds > 1 and not self.flat
-        return f"{self.low} to {self.high}" if known else NOT_REACHED
+        return f"{self.low} to {self.high}" if self.seeds > 1 and not self.flat else NOT_REACHED
 
     def __str__(self) -> str:
         return "flat" if self.flat else str(self.ratio)
@@ -134,7 +133,8 @@ def is_flat(curve: Mapping[float, Sequence[float]], budget: float, needed: float
     The budgets compared are those that were measured from the method's to the one that Traditional
     needs for its error; where that is fewer than two, the two between which the needed one lies.
     Where the mean errors there differ by no more than the standard deviation over the seeds, as
-    root mean square over these budgets, the curve says nothing of what a budget buys.
+    root mean square over these budgets, or above the method's budget fall by no more than that, the
+    curve says nothing of what a budget buys.
 
     Args:
         curve: Traditional's errors at each budget, one per seed. Of a single seed no spread is
@@ -156,7 +156,8 @@ def is_flat(curve: Mapping[float, Sequence[float]], budget: float, needed: float
         return False
     means = [statistics.fmean(by_seed) for by_seed in ends]
     spread = math.sqrt(statistics.fmean(statistics.variance(by_seed) for by_seed in ends))
-    return max(means) - min(means) <= spread
+    # A budget above the method's may be one to which the error only rises.
+    return (means[0] if needed > budget else max(means)) - min(means) <= spread
 
 
 def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> BudgetRatio:

@@ -118,7 +118,6 @@ def write_look(path: Path, epoch: float, columns: dict[str, Any]) -> None:
         columns: The other columns by name, of one length: arrays, tensors or lists.
     """
     arrays = {name: np.asarray(column) for name, column in columns.items()}
-    count = len(next(iter(arrays.values())))
-    table = pa.table({"epoch": np.full(count, epoch), **arrays})
+    table = pa.table({"epoch": np.full(len(next(iter(arrays.values()))), epoch), **arrays})
     with atomic_write(path) as whole:
         parquet.write_table(table, whole, compression="zstd")

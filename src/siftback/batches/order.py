@@ -122,7 +122,7 @@ class TrackedBatches(Sampler[list[Any]]):
             return [list(batch) for batch in self._resumed]
         most = 10 * self._usual_length()
         left = [list(batch) for batch in itertools.islice(self._order, most)]
-        if len(left) == most:
+        if len(left) == most > 0:
             self._order = itertools.chain(left, self._order)
             raise StateError(f"the rest of this epoch is too long for a state: {_ENDLESS}")
         self._order = iter(left)

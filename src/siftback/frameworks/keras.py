@@ -472,8 +472,7 @@ class LossOfEach:
 
     def __init__(self, loss: Any, y: Any, y_pred: Any) -> None:
         self.compiled = loss
-        flat = keras.tree.flatten(loss)
-        resolved = get_loss(flat[0], y, y_pred)
+        resolved = get_loss(keras.tree.flatten(loss)[0], y, y_pred)
         self._name, self._reduction = resolved.name, resolved.reduction
         if type(resolved).__call__ is not keras.losses.Loss.__call__:
             raise LossError(

@@ -155,7 +155,8 @@ def common_device(model: nn.Module, batch: Any) -> torch.device:
     Raises:
         BatchError: If they are on different ones.
     """
-    devices = [tensor.device for tensor in tree.tensors(batch)] or [torch.device("cpu")]
+    devices = [leaf.device for leaf in tree.leaves(batch) if isinstance(leaf, Tensor)]
+    devices = devices or [torch.device("cpu")]
     weight = next(model.parameters(), None)
     if weight is not None and weight.device not in devices:
         raise BatchError(

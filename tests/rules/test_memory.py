@@ -74,19 +74,29 @@ MISFITS = torch.cat((torch.full((90,), 0.1), torch.full((10,), 4.0)))
 @pytest.mark.parametrize("arguments", [{}, {"unbiased": True}, {"balance": torch.arange(100) % 2}])
 def test_once_labels_seem_wrong_all_are_drawn_from_then_on(arguments):
     rule = remembering(torch.full((100,), 2.3), **arguments)
-    generator = seeded(0)
+    generator, everything = seeded(0), [1.0] * 100
     rule.draw(1, generator)  # nothing is learned yet
     rule.update(torch.arange(100), MISFITS, 1)
-    with pytest.warns(UserWarning, match=r"worse than before training .* guard=NoiseGuard"):
-        assert rule.draw(2, generator).tolist() == [1.0] * 100
-    rule.update(torch.arange(90, 100), torch.zeros(10), 2)  # which were fitted
+    assert rule.draw(2, generator).tolist() == everything
     other = Memory(**arguments)
     other.grow(100)
     other.load_state_dict(rule.state_dict())
     for one in (rule, other):
-        assert one.draw(3, generator).tolist() == [1.0] * 100
-    fitted = remembering(rule.values[:, 0], **arguments)
-    assert fitted.draw(3, generator).count_nonzero() < 100
+        with pytest.warns(UserWarning, match=r"worse than before training.* guard=NoiseGuard"):
+            assert one.draw(3, generator).tolist() == everything
+        one.update(torch.arange(90, 100), torch.zeros(10), 3)  # which were fitted
+        one.update(torch.arange(50), torch.zeros(50), 3)
+        assert one.draw(4, generator).tolist() == everything
+
+
+def test_labels_that_seem_wrong_before_one_draw_alone_are_drawn_from_again():
+    rule, generator = remembering(torch.full((100,), 2.3)), seeded(0)
+    rule.update(torch.arange(100), MISFITS, 1)
+    assert rule.draw(2, generator).all()
+    rule.update(torch.arange(91, 100), torch.zeros(9), 2)
+    assert not rule.draw(3, generator).all()
+    rule.update(torch.arange(100), MISFITS, 3)
+    assert rule.draw(4, generator).all()  # and without a warning
 
 
 @pytest.mark.parametrize("arguments", [{"keep": 0.5}, {"guard": NoiseGuard(10)}])

@@ -37,6 +37,5 @@ def draw_exactly(
     weights[new] = 1.0
     count -= len(new)
     if count:
-        rows = choose_exactly(proportions(scores[known]), count, generator)
-        weights[known[rows]] = 1.0
+        weights[known[choose_exactly(proportions(scores[known]), count, generator)]] = 1.0
     return weights

@@ -15,7 +15,7 @@ from siftback.selectors.sampling import LEAST_PROBABILITY
 
 # Where labels seem to be wrong, the shares that misfits have at the least: of the examples, and of
 # the loss (`benchmarks/misfits.py`).
-MISFITS, MISFIT_LOSS = 0.03, 0.45
+MISFITS, MISFIT_LOSS = 0.05, 0.45
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
@@ -76,7 +76,7 @@ def warn_of_negative(losses: Tensor, name: str) -> None:
         )
 
 
-def are_mislabelled(losses: Tensor, first: Tensor) -> bool:
+def are_mislabelled(losses: Tensor, untrained: float) -> bool:
     """Returns whether much of the loss is of misfits: examples whose labels may be wrong.
 
     A network that has learned predicts few right labels worse than before training, hard as they
@@ -86,13 +86,13 @@ def are_mislabelled(losses: Tensor, first: Tensor) -> bool:
 
     Args:
         losses: float[N]; those that are not finite do not count.
-        first: float[n], the first losses of training, of which the mean is that before it.
+        untrained: The mean loss before training; 0 where it is not known.
 
-    >>> right, wrong, first = torch.full((90,), 0.1), torch.full((10,), 4.0), torch.full((9,), 2.3)
-    >>> are_mislabelled(torch.cat((right, wrong)), first), are_mislabelled(wrong, first)
+    >>> right, wrong = torch.full((90,), 0.1), torch.full((10,), 4.0)
+    >>> are_mislabelled(torch.cat((right, wrong)), 2.3), are_mislabelled(wrong, 2.3)
     (True, False)
     """
-    blocks, untrained = torch.split(losses, BLOCK), float(first.mean())
+    blocks = torch.split(losses, BLOCK)
     mean = finite_mean(blocks)
     of_misfits = finite_mean(block * (block > untrained) for block in blocks)
     misfits = finite_mean(0 * block + (block > untrained) for block in blocks)

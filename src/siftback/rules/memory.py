@@ -29,7 +29,7 @@ from siftback.rules.rule import LastLossRule
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import choose_exactly, count_of
-from siftback.state import Check, flag, tensor
+from siftback.state import Check, integer, number
 from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, trainings of 8 epochs and more end lower with it, or about where
@@ -37,6 +37,11 @@ from siftback.tables.score_table import ScoreTable
 TAIL, TAIL_AFTER = Share(0.45), Epochs(4)
 
 _FIRST = 32  # losses that say what an untrained network's is
+
+_MISLABELLED = (
+    "labels seem to be wrong: much of the loss is of examples that are predicted worse than before "
+    "training. Memory() leaves nothing out from here on: give guard=NoiseGuard(classes), or keep="
+)
 
 
 class Memory(LastLossRule):
@@ -65,8 +70,9 @@ class Memory(LastLossRule):
 
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
     much of the loss is of examples that are predicted worse than before training (see
-    `are_mislabelled`), all are drawn from then on, and there is a warning. What the loss was before
-    training is the mean of the first losses. This is left to a ``guard``, where there is one.
+    `are_mislabelled`), all are drawn, and if it is so before the next draw too, from then on, with
+    a warning. What the loss was before training is the mean of the first losses. This is left to a
+    ``guard``, where there is one.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -232,8 +238,9 @@ class Memory(LastLossRule):
                 "only their own examples need a fixed one, such as keep=0.5"
             )
         self._keep = self.keep  # a schedule may change `keep`
-        self._first = torch.empty(0)  # losses, whose mean is an untrained network's
-        self._draws_all = False  # from when on labels seemed to be wrong
+        # Losses whose mean is an untrained network's; none of a fixed share.
+        self._first_count, self._first_sum = 0 if self.keep is None else _FIRST, 0.0
+        self._alarms = 0  # draws in a row before which labels seemed to be wrong; no more than 2
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (floor, 1]; a `Schedule` that anneals needs it."""
@@ -254,15 +261,12 @@ class Memory(LastLossRule):
         count, losses = self.count(epoch), self.scores(epoch)
         if count is None:
             warn_of_negative(losses, "Memory() without keep=")
-            if not (self.guard or self._draws_all) and are_mislabelled(losses, self._first):
-                self._draws_all = True
-                warnings.warn(
-                    "examples that are predicted worse than before training have much of the loss, "
-                    "as wrong labels do, which draws by loss would fit: Memory() leaves nothing "
-                    "out from here on. Give guard=NoiseGuard(classes), or keep= to draw even so",
-                    stacklevel=2,
-                )
-            if self._draws_all:
+            untrained = self._first_sum / max(self._first_count, 1)
+            if not self.guard and self._alarms < 2:
+                self._alarms = self._alarms + 1 if are_mislabelled(losses, untrained) else 0
+                if self._alarms == 2:
+                    warnings.warn(_MISLABELLED, stacklevel=2)
+            if self._alarms:
                 return torch.ones(len(losses), dtype=torch.float32)
         if self.base_weights is not None or self.unbiased:
             return self._draw_weighted(losses, count, generator)
@@ -325,14 +329,16 @@ class Memory(LastLossRule):
         return guard.admit(suspects, self.keep or 1.0, generator, **limits)
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **others: Tensor | None) -> None:
-        """Remembers the losses as `LastLossRule` does, and the first ones."""
-        if len(self._first) < _FIRST:
-            self._first = torch.cat((self._first, losses))[:_FIRST]
+        """Remembers the losses as `LastLossRule` does, and the mean of the first ones."""
+        first = losses[: _FIRST - self._first_count].double()  # whose sum is exact in any order
+        self._first_count += len(first)
+        self._first_sum += float(first.sum())
         super().update(indices, losses, epoch, **others)
 
     def state_fields(self) -> dict[str, Check]:
         """Returns the names of the attributes that are saved, with the check of each."""
-        return {**super().state_fields(), "_draws_all": flag, "_first": tensor(torch.float32, None)}
+        first = {"_first_count": integer(most=_FIRST), "_first_sum": number()}
+        return {**super().state_fields(), **first, "_alarms": integer(most=2)}
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""

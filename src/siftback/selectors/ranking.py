@@ -43,8 +43,7 @@ def top_probabilities(scores: Tensor, count: int) -> Tensor:
     """
     last = scores.topk(count).values[-1]
     above, equal = scores > last, scores == last
-    share = (count - above.sum()).float() / equal.sum()
-    return torch.where(equal, share, above.float())
+    return torch.where(equal, (count - above.sum()).float() / equal.sum(), above.float())
 
 
 def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -25,8 +25,8 @@ def frontier(points: pd.DataFrame) -> "pd.Series[bool]":
     [True, True, False, False]
     """
     stairs = points.groupby("spent").error.min()  # the least error of each amount
-    steps = stairs[~(stairs >= stairs.cummin().shift())]  # none is before the first
-    return points.error == points.spent.map(steps)
+    # none is before the first
+    return points.error == points.spent.map(stairs[~(stairs >= stairs.cummin().shift())])
 
 
 def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ def frontier(points: pd.DataFrame) -> "pd.Series[bool]":
     [True, True, False, False]
     """
     stairs = points.groupby("spent").error.min()  # the least error of each amount
-    # none is before the first
+    # The first has none before it.
     return points.error == points.spent.map(stairs[~(stairs >= stairs.cummin().shift())])
 
 

@@ -291,8 +291,8 @@ class IndexCheck:
         """
         if not len(indices):
             return
-        numbers = indices.numpy()
-        least, most = numbers.min(), numbers.max()
+        numbers = np.sort(indices.numpy())
+        least, most = numbers[0], numbers[-1]
         if least < 0:
             raise BatchError(f"{where} has the index {least}: give indices from 0 on")
         if self.examples is not None and most >= self.examples:
@@ -302,18 +302,17 @@ class IndexCheck:
             )
         if self._repeats:
             return
-        rows = self._rows_of(indices).numpy()
+        rows = self._rows_of(torch.from_numpy(numbers)).numpy()
         last, size = rows.max(), len(self._given)
         if last >= size:
             self._given = np.pad(self._given, (0, max(last + 1 - size, size)))
-        ordered = np.sort(numbers)
-        twice = ordered[1:] == ordered[:-1]
-        repeated = np.concatenate((numbers[self._given[rows]], ordered[1:][twice]))
+        is_repeated = self._given[rows]
+        is_repeated[1:] |= numbers[1:] == numbers[:-1]
         self._given[rows] = True
-        if len(repeated):
+        if is_repeated.any():
             raise BatchError(
-                f"the index {int(repeated[0])} came before {where} in this epoch, or twice in it: "
-                "remembered losses need each example at most once per epoch, so sample "
+                f"the index {numbers[is_repeated][0]} came before {where} in this epoch, or twice "
+                "in it: remembered losses need each example at most once per epoch, so sample "
                 "without replacement and give each example an index of its own"
             )
 

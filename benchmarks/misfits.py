@@ -1,7 +1,7 @@
 """The share of the loss that misfits have, by which `Memory()` judges whether labels are wrong.
 
 Misfits are examples that are predicted worse than before training. Before each draw of a training
-by ``Memory()`` their share of the remembered loss is noted, once the mean loss is below two thirds
+by ``Memory()`` their share of the remembered loss is noted, once the mean loss is below `LEARNED`
 of what it was and they are `MISFITS` of the examples or more. What counts is the lower share before
 two draws in a row, at its highest in the training. Where labels are right it should stay below
 `MISFIT_LOSS`, also where classes are rare or many images hard; where some are wrong it should be
@@ -17,7 +17,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from goals import Goal, begin, options, report
-from siftback.draws.ratio_draw import MISFIT_LOSS, MISFITS, are_mislabelled
+from siftback.draws.ratio_draw import LEARNED, MISFIT_LOSS, MISFITS, are_mislabelled
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
@@ -64,7 +64,7 @@ def highest_share(settings: Settings, seed: int) -> float:
     def judge(losses: Tensor, untrained: float) -> bool:
         known = losses[losses.isfinite()].double()
         misfits = known[known > untrained]
-        is_judged = known.mean() < untrained * 2 / 3 and len(misfits) >= MISFITS * len(known)
+        is_judged = known.mean() < untrained * LEARNED and len(misfits) >= MISFITS * len(known)
         shares.append(float(misfits.sum() / known.sum()) if is_judged else 0.0)
         return are_mislabelled(losses, untrained)
 

@@ -90,7 +90,11 @@ def test_labels_seem_wrong_once_several_have_much_of_the_loss_and_others_are_lea
         known = [loss for loss in losses.tolist() if loss < torch.inf]
         mean = sum(known) / 48
         share = sum(loss for loss in known if loss > 2.3) / sum(known)
-        kind = mean < 2.3 * 2 / 3, share > ratio_draw.MISFIT_LOSS, int(misfits * 50) > 2
+        kind = (
+            mean < 2.3 * ratio_draw.LEARNED,
+            share > ratio_draw.MISFIT_LOSS,
+            int(misfits * 50) > 2,
+        )
         assert are_mislabelled(losses[torch.randperm(50, generator=chance)], 2.3) == all(kind)
         kinds.add(kind)
     assert {(True, True, False), (True, False, True), (False, True, True), (True,) * 3} <= kinds

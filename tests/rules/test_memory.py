@@ -129,6 +129,43 @@ def test_a_training_on_wrong_labels_is_one_on_everything_and_others_leave_out():
         assert seen(90) < 6.5 * 600
 
 
+# Before training: squared errors, losses of two classes, and those of a network trained already.
+@pytest.mark.parametrize(
+    "first",
+    [2.3 * torch.randn(32, generator=seeded(0)).square(), torch.full((32,), 0.69), [0.9] * 32],
+)
+def test_losses_that_are_not_of_several_classes_say_nothing_of_labels(first):
+    first, rule = torch.as_tensor(first), Memory()
+    rule.grow(100)
+    rule.update(torch.arange(32), first, 0)
+    rule.update(torch.arange(100), MISFITS * first.mean() / 2.3, 1)
+    for number in (2, 3):
+        assert rule.draw(number, seeded(0)).count_nonzero() < 50
+
+
+@pytest.mark.parametrize("positives", [0.05, 0.2, None])
+def test_squared_errors_and_rare_classes_are_drawn_from_though_misfits_have_much_of_the_loss(
+    positives,
+):
+    torch.manual_seed(0)
+    inputs = torch.randn(1000, 8)
+    targets = inputs[:, :1] * inputs[:, 1:2] + inputs[:, 2:3]
+    if positives:
+        targets = (targets > targets.quantile(1 - positives)).float()
+    loss_fn = F.binary_cross_entropy_with_logits if positives else F.mse_loss
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    data = torch.utils.data.TensorDataset(inputs, targets)
+    plain = torch.utils.data.DataLoader(data, 50, shuffle=True)
+    loader = SelectiveLoader(plain, memory=Memory(), epochs=8, seed=0)
+    for _ in range(8):
+        for x, y in loader:
+            loader.loss(loss_fn(model(x), y, reduction="none").squeeze(1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert loader.stats.unread > 300
+
+
 @pytest.mark.parametrize("keep", [0.11, 0.25, 0.5, 0.55, 1.0])
 @pytest.mark.parametrize("size", [1, 2, 5, 97])
 def test_so_many_are_drawn_as_the_share_says(keep, size):

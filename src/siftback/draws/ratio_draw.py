@@ -13,9 +13,9 @@ from siftback.draws.histogram_draw import BLOCK, draw_in_blocks
 from siftback.draws.percentile_draw import SORTED
 from siftback.selectors.sampling import LEAST_PROBABILITY
 
-# Where labels seem to be wrong, the shares that misfits have at the least: of the examples, and of
-# the loss (`benchmarks/misfits.py`).
-MISFITS, MISFIT_LOSS = 0.05, 0.45
+# Where labels seem to be wrong, the shares that misfits have at the least, of the examples and of
+# the loss, and the mean loss at the most, over that before training (`benchmarks/misfits.py`).
+MISFITS, MISFIT_LOSS, LEARNED = 0.05, 0.45, 0.5
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
@@ -82,7 +82,7 @@ def are_mislabelled(losses: Tensor, untrained: float) -> bool:
     A network that has learned predicts few right labels worse than before training, hard as they
     may be, and nearly all wrong ones. So misfits are the examples whose loss is above the mean loss
     before training, and labels seem to be wrong where these are `MISFITS` of the examples or more,
-    and have more than `MISFIT_LOSS` of the loss, once the mean is below two thirds of what it was.
+    and have more than `MISFIT_LOSS` of the loss, once the mean is below `LEARNED` of what it was.
 
     Args:
         losses: float[N]; those that are not finite do not count.
@@ -96,7 +96,7 @@ def are_mislabelled(losses: Tensor, untrained: float) -> bool:
     mean = finite_mean(blocks)
     of_misfits = finite_mean(block * (block > untrained) for block in blocks)
     misfits = finite_mean(0 * block + (block > untrained) for block in blocks)
-    return 0 < mean < untrained * 2 / 3 and misfits >= MISFITS and of_misfits > MISFIT_LOSS * mean
+    return 0 < mean < untrained * LEARNED and misfits >= MISFITS and of_misfits > MISFIT_LOSS * mean
 
 
 def draw_independently(

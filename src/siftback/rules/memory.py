@@ -39,8 +39,9 @@ TAIL, TAIL_AFTER = Share(0.45), Epochs(4)
 _FIRST = 32  # losses that say what an untrained network's is
 
 _MISLABELLED = (
-    "labels seem to be wrong: much of the loss is of examples that are predicted worse than before "
-    "training. Memory() leaves nothing out from here on: give guard=NoiseGuard(classes), or keep="
+    "labels seem to be wrong, or classes to be rare: much of the loss is of examples that are "
+    "predicted worse than before training. Memory() leaves nothing out from here on: for wrong "
+    "labels give guard=NoiseGuard(classes), for rare classes keep= and balance=labels"
 )
 
 
@@ -71,8 +72,9 @@ class Memory(LastLossRule):
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
     much of the loss is of examples that are predicted worse than before training (see
     `are_mislabelled`), all are drawn, and if it is so before the next draw too, from then on, with
-    a warning. What the loss was before training is the mean of the first losses. This is left to a
-    ``guard``, where there is one.
+    a warning. What the loss was before training is the mean of the first 32 losses, where these are
+    those of three classes or more: above 1, with a standard deviation below 0.9 of it. This is left
+    to a ``guard``, where there is one.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -238,8 +240,9 @@ class Memory(LastLossRule):
                 "only their own examples need a fixed one, such as keep=0.5"
             )
         self._keep = self.keep  # a schedule may change `keep`
-        # Losses whose mean is an untrained network's; none of a fixed share.
-        self._first_count, self._first_sum = 0 if self.keep is None else _FIRST, 0.0
+        # Losses of an untrained network; none of a fixed share.
+        self._first_count = 0 if self.keep is None else _FIRST
+        self._first_sum = self._first_squares = 0.0
         self._alarms = 0  # draws in a row before which labels seemed to be wrong; no more than 2
 
     def set_keep(self, keep: float) -> None:
@@ -261,9 +264,9 @@ class Memory(LastLossRule):
         count, losses = self.count(epoch), self.scores(epoch)
         if count is None:
             warn_of_negative(losses, "Memory() without keep=")
-            untrained = self._first_sum / max(self._first_count, 1)
             if not self.guard and self._alarms < 2:
-                self._alarms = self._alarms + 1 if are_mislabelled(losses, untrained) else 0
+                is_alarm = are_mislabelled(losses, self._untrained_loss)
+                self._alarms = self._alarms + 1 if is_alarm else 0
                 if self._alarms == 2:
                     warnings.warn(_MISLABELLED, stacklevel=2)
             if self._alarms:
@@ -286,6 +289,18 @@ class Memory(LastLossRule):
         weights = draw_by_ratio(losses, self.floor, count, generator, excluded=suspects)
         weights[suspects] = admitted.float()
         return weights
+
+    @property
+    def _untrained_loss(self) -> float:
+        """The mean loss before training, of three classes or more; 0 where it seems to be another.
+
+        Before training a network knows nothing of any class, so that losses are alike. Squared
+        errors are not, and those of a network that is trained already are low. Of two classes, a
+        rare one that is not learned yet cannot be told from wrong labels.
+        """
+        count, total = self._first_count, self._first_sum
+        are_alike = count * self._first_squares < 1.8 * total**2  # a deviation of 0.9 of the mean
+        return total / count if are_alike and total > count else 0.0
 
     def _draw_weighted(
         self, losses: Tensor, count: int | None, generator: torch.Generator
@@ -329,16 +344,19 @@ class Memory(LastLossRule):
         return guard.admit(suspects, self.keep or 1.0, generator, **limits)
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **others: Tensor | None) -> None:
-        """Remembers the losses as `LastLossRule` does, and the mean of the first ones."""
-        first = losses[: _FIRST - self._first_count].double()  # whose sum is exact in any order
+        """Remembers the losses as `LastLossRule` does, and the moments of the first ones."""
+        first = losses[: _FIRST - self._first_count]
         self._first_count += len(first)
-        self._first_sum += float(first.sum())
+        # As double, in which sums are exact in any order.
+        self._first_sum += float(first.double().sum())
+        self._first_squares += float(first.square().double().sum())
         super().update(indices, losses, epoch, **others)
 
     def state_fields(self) -> dict[str, Check]:
         """Returns the names of the attributes that are saved, with the check of each."""
         first = {"_first_count": integer(most=_FIRST), "_first_sum": number()}
-        return {**super().state_fields(), **first, "_alarms": integer(most=2)}
+        first |= {"_first_squares": number(0), "_alarms": integer(most=2)}
+        return {**super().state_fields(), **first}
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""

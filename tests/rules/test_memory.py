@@ -143,6 +143,13 @@ def test_losses_that_are_not_of_several_classes_say_nothing_of_labels(first):
         assert rule.draw(number, seeded(0)).count_nonzero() < 50
 
 
+def test_a_state_with_losses_whose_square_is_not_finite_can_be_loaded():
+    rule = remembering(torch.full((40,), 1e30))
+    other = Memory()
+    other.grow(40)
+    other.load_state_dict(rule.state_dict())
+
+
 @pytest.mark.parametrize("positives", [0.05, 0.2, None])
 def test_squared_errors_and_rare_classes_are_drawn_from_though_misfits_have_much_of_the_loss(
     positives,

@@ -347,9 +347,9 @@ class Memory(LastLossRule):
         """Remembers the losses as `LastLossRule` does, and the moments of the first ones."""
         first = losses[: _FIRST - self._first_count]
         self._first_count += len(first)
-        # As double, in which sums are exact in any order.
+        # As double, in which sums are exact in any order; a square of more would not be finite.
         self._first_sum += float(first.double().sum())
-        self._first_squares += float(first.square().double().sum())
+        self._first_squares += float(first.clamp(-1e18, 1e18).square().double().sum())
         super().update(indices, losses, epoch, **others)
 
     def state_fields(self) -> dict[str, Check]:

@@ -73,7 +73,7 @@ class Memory(LastLossRule):
     much of the loss is of examples that are predicted worse than before training (see
     `are_mislabelled`), all are drawn, and if it is so before the next draw too, from then on, with
     a warning. What the loss was before training is the mean of the first 32 losses, where these are
-    those of three classes or more: above 1, with a standard deviation below 0.9 of it. This is left
+    those of eight classes or more: above 2, with a standard deviation below 0.9 of it. This is left
     to a ``guard``, where there is one.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
@@ -292,15 +292,16 @@ class Memory(LastLossRule):
 
     @property
     def _untrained_loss(self) -> float:
-        """The mean loss before training, of three classes or more; 0 where it seems to be another.
+        """The mean loss before training, of eight classes or more; 0 where it seems to be another.
 
         Before training a network knows nothing of any class, so that losses are alike. Squared
-        errors are not, and those of a network that is trained already are low. Of two classes, a
-        rare one that is not learned yet cannot be told from wrong labels.
+        errors are not, and those of a network that is trained already are low. Of few classes,
+        examples that are hard, or of a rare class, cannot be told from wrong labels: most of what
+        is predicted wrong is predicted worse than before training.
         """
         count, total = self._first_count, self._first_sum
         are_alike = count * self._first_squares < 1.8 * total**2  # a deviation of 0.9 of the mean
-        return total / count if are_alike and total > count else 0.0
+        return total / count if are_alike and total > 2 * count else 0.0
 
     def _draw_weighted(
         self, losses: Tensor, count: int | None, generator: torch.Generator

@@ -175,7 +175,9 @@ def test_weights_are_those_of_the_plain_loop(framework, selection, accumulated):
 @pytest.mark.parametrize("framework", STEPPING)
 def test_batches_of_which_each_row_is_kept_are_refused_at_the_first_one(framework, monkeypatch):
     pytest.importorskip(PACKAGES[framework])
-    monkeypatch.setattr(f"{framework.lower().replace(' ', '')}_training.BATCH", 2)
+    module = f"{framework.lower().replace(' ', '')}_training"
+    monkeypatch.setattr(f"{module}.BATCH", 2)
+    monkeypatch.setattr(f"{module}.AT_ONCE", None, raising=False)  # but after a warm-up
     with pytest.raises((BatchError, ConfigError), match=r"all of which keep=0\.5 keeps"):
         run(framework, IN_STEP)
 

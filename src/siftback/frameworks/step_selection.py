@@ -62,7 +62,7 @@ class StepSelection(Stateful):
             tree.take(batch, torch.zeros(1, dtype=torch.int64))
             keep = self.in_batch.selector.keep
             # After a resumption the first batch may be a smaller one, the last of an epoch.
-            if not self.in_batch.steps and keep < 1 and count_in_batch(keep, count) >= count:
+            if not stats.seen and keep < 1 and count_in_batch(keep, count) >= count:
                 problem = f"the first batch has {count} rows, all of which keep={keep:g} keeps"
                 raise BatchError(f"{problem}: give larger batches, of a row for each example")
         losses, mask = torch.zeros(count, device=tree.device(batch)), None

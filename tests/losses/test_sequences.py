@@ -39,11 +39,12 @@ def t5():
     return transformers.T5ForConditionalGeneration(config)
 
 
-def bart(kind):
+def bart(kind, config="BartConfig"):
     sizes = {f"{side}_{what}": 1 for side in ("encoder", "decoder") for what in ("layers",)}
     sizes |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
     sizes |= {f"{side}_ffn_dim": 16 for side in ("encoder", "decoder")}
-    config = transformers.BartConfig(vocab_size=WORDS, d_model=16, **sizes)
+    sizes |= {"pad_token_id": 0, "decoder_start_token_id": 0}
+    config = getattr(transformers, config)(vocab_size=WORDS, d_model=16, **sizes)
     return getattr(transformers, kind)(config)
 
 
@@ -65,6 +66,7 @@ OF_TOKENS = {
     "tagger": (partial(bert, "BertForTokenClassification", num_labels=WORDS), False),
     "t5": (t5, False),
     "bart": (partial(bart, "BartForConditionalGeneration"), False),
+    "marian": (partial(bart, "MarianMTModel", "MarianConfig"), False),
 }
 
 

@@ -35,7 +35,7 @@ from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.selection_pass import Fresh
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selector
-from siftback.state import check_digest, seal
+from siftback.state import MOST_EPOCHS, check_digest, seal
 
 with naming_extra("lightning", "Lightning"):
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
@@ -438,11 +438,12 @@ class SelectiveDataModule(LightningDataModule):
         trainer, epochs = self.trainer, self._epochs
         _auto_add_worker_init_fn(loader, trainer.global_rank)  # as the trainer does itself
         settings: Any = {"memory": self._memory, "schedule": self._schedule, "seed": self._seed}
-        if epochs is None and trainer.max_epochs != -1:
-            epochs = trainer.max_epochs
+        if epochs is None:
+            epochs = count_training(trainer, 0, None)
             if self._max_steps > 0:
                 with suppress(TypeError):  # of a loader without a length, which is refused later
-                    batches = len(SelectiveLoader(loader, epochs=epochs, **settings))
+                    # One epoch has as many batches whatever their number.
+                    batches = len(SelectiveLoader(loader, epochs=epochs or MOST_EPOCHS, **settings))
                     limit = trainer.limit_train_batches
                     batches = min(limit, batches) if type(limit) is int else int(limit * batches)
                     epochs = count_training(trainer, self._max_steps, batches)

@@ -23,7 +23,7 @@ _SEQUENCES = (
     "ForMultipleChoice",
 )
 _TOKENS = ("ForTokenClassification", "ForMaskedLM")
-_LANGUAGE = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_LANGUAGE = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MarianMTModel")
 _LABELS = ("labels", "shift_labels")
 _UNSHIFTED_OUTPUTS = ("MaskedLMOutput", "TokenClassifierOutput", "Seq2SeqLMOutput")
 

@@ -156,9 +156,10 @@ def test_another_loader_that_a_callback_asks_for_changes_nothing(given, tmp_path
     assert same(*map(weights_of, trainers))
 
 
+@pytest.mark.parametrize("method", ["two_pass", "single_pass"])
 @pytest.mark.parametrize("warmup", [0, 1])
-def test_batches_of_one_row_for_all_examples_are_refused(warmup, tmp_path):
-    given = {"method": "two_pass", "schedule": Schedule(warmup=Epochs(warmup))}
+def test_batches_of_one_row_for_all_examples_are_refused(method, warmup, tmp_path):
+    given = {"method": method, "schedule": Schedule(warmup=Epochs(warmup))}
     ours = trainer(tmp_path, "language model", selection=given)
     ours.data_collator = transformers.DataCollatorWithFlattening()
     with pytest.raises(BatchError, match=r"has 1 rows, all of which keep=0\.5 keeps"):

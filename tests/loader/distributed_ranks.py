@@ -157,12 +157,17 @@ def refused(seed=0, rule=None):
         return str(error)
 
 
-def refused_unshared():
-    """The error of a loader that gives each process all examples."""
+def unshared():
+    """A loader that gives each process all examples."""
+    return SelectiveLoader(
+        DataLoader(data(), BATCH), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE
+    )
+
+
+def refused_unshared(make):
+    """The error of such a loader, as it is made or iterated."""
     try:
-        SelectiveLoader(
-            DataLoader(data(), BATCH), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE
-        )
+        next(iter(make()))
     except ConfigError as error:
         return str(error)
 
@@ -200,6 +205,7 @@ def trained_on_nonfinite(rank):
 def main(out):
     faulthandler.dump_traceback_later(100, exit=True)  # that no process outlives the test
     rank = int(os.environ["RANK"])
+    early = unshared()  # before the processes know of each other
     # A store of its own, as these processes may have had a group before.
     dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
     found = {name: trained(memory=make()) for name, make in (RULES | REMEMBERED).items()}
@@ -211,7 +217,7 @@ def main(out):
     found["scored"] = trained(seed=rank, selector=Percentile(keep=0.4))
     found["nonfinite"] = trained_on_nonfinite(rank)
     found["all"] = trained(selector=All())
-    found["unshared"] = refused_unshared()
+    found["unshared"] = [refused_unshared(make) for make in (unshared, lambda: early)]
     found["state of another"] = refused_state(rank)
     torch.save(found, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()

@@ -183,7 +183,9 @@ def test_a_distributed_sampler_gives_its_rank():
         assert sorted(epochs_of(loader)[0]) == list(range(COUNT))
     shared = DistributedSampler(data, 2, 1)
     for options in ({"sampler": shared}, {"batch_sampler": BatchSampler(shared, 8, False)}):
-        with pytest.raises(ConfigError, match=r"rank=1, world=2 shares .*init_process_group"):
+        with pytest.raises(
+            ConfigError, match=r"rank=1, world=2 shares .* has rank=0, world=1: call init_"
+        ):
             remembering(DataLoader(data, **options))
 
 

@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    ChainDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from siftback import RS2, Indexed, SelectiveLoader, pruning
 from siftback.errors import BatchError, ConfigError, LossError
@@ -214,6 +221,11 @@ class Unsized(Dataset):
             lambda: el2n(nn.Identity(), DataLoader(Unsized(), None, shuffle=True)),
             ConfigError,
             "order of the loader may differ.*a loader with a batch size",
+        ),
+        (
+            lambda: el2n(nn.Identity(), DataLoader(ChainDataset([]), 4, num_workers=2)),
+            ConfigError,
+            r"order of the loader may differ.*of Indexed\(dataset\)",
         ),
         (
             lambda: el2n(

@@ -310,8 +310,7 @@ def sampler_of(loader: object) -> Any:
     >>> sampler_of(DataLoader(range(4), batch_sampler=BatchSampler(range(3), 2, False)))
     range(0, 3)
     """
-    sampler = getattr(loader, "sampler", None)
-    return getattr(batches_of(loader), "sampler", sampler)
+    return getattr(batches_of(loader), "sampler", getattr(loader, "sampler", None))
 
 
 def is_plain(batches: object) -> bool:

@@ -510,8 +510,7 @@ def _readings_of_list(
     if not path and size is None and isinstance(leaf[0], ARRAYS):  # such as [inputs, targets]
         return whole
     if count in whole:
-        doubtful = whole[count].doubtful | {path}
-        return {**whole, count: whole[count]._replace(doubtful=doubtful)}
+        return {**whole, count: whole[count]._replace(doubtful=whole[count].doubtful | {path})}
     return {**whole, **entries}
 
 

@@ -160,10 +160,14 @@ class EpochDraw:
         self.schedule.check_selector(rule)
         self._keep_of_rule = getattr(rule, "keep", 1.0)
         self._seed, self.rank, self.world = seed, rank, world
-        if world > 1 and rank_and_world() != (rank, world):
+        processes = rank_and_world()
+        if world > 1 and processes != (rank, world):
             raise ConfigError(
                 f"a sampler of rank={rank}, world={world} shares what {name} remembers with other "
-                "processes: call init_process_group before it is made, or give it rank=0, world=1"
+                f"processes, and this one has rank={processes[0]}, world={processes[1]}: call "
+                "init_process_group before it is made; or, where some processes read the same "
+                "examples, give each a Subset of its own, and SelectiveSampler(subset, rank=0, "
+                "world=1)"
             )
         self._shards, self.losses = rule.shards, RuleLosses(rule, rank, world, rows)
         self.is_ahead = False
@@ -525,8 +529,7 @@ class EpochDraw:
     @property
     def remaining(self) -> int:
         """Number of the data set's examples that the pass of this epoch did not come past."""
-        last = self.passes[-1]
-        return max(last.whole - self._passed, 0) if self.shorter else 0
+        return max(self.passes[-1].whole - self._passed, 0) if self.shorter else 0
 
     @property
     def left_out(self) -> Tensor:

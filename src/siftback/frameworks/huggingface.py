@@ -42,6 +42,7 @@ from siftback.frameworks.huggingface_weights import (
 from siftback.frameworks.step_selection import (
     AT_ONCE,
     StepSelection,
+    check_leaves_out,
     count_drawn,
     count_schedule,
     epochs_of_steps,
@@ -288,7 +289,8 @@ class SelectiveTrainerMixin(Trainer):
 
     def _single_pass_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
         """Computes the loss of a step with a single pass, which is the model that is called."""
-        head = find_trainer_head(self)
+        head, keep = find_trainer_head(self), cast(Any, self._selector).keep
+        check_leaves_out(keep, tree.size(inputs), seen=self.stats.seen)
         if head and not has_loss(head, inputs).all():
             raise BatchError(
                 "a row of a batch has no label, and so no loss: leave it out of the data set, or "
@@ -447,8 +449,7 @@ class SelectiveTrainerMixin(Trainer):
         if self._rule:
             return float(self._selection.draw.share)
         if self._method == "single_pass":
-            positions = self._selection.selection.positions
-            return len(positions) / max(len(self._selection.losses), 1)
+            return len(self._selection.selection.positions) / max(len(self._selection.losses), 1)
         return float(self._selection.share)
 
     def _state_path(self, folder: str) -> Path:

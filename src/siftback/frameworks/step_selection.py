@@ -60,11 +60,7 @@ class StepSelection(Stateful):
         tries, self._tried = not self._tried, True
         if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
             tree.take(batch, torch.zeros(1, dtype=torch.int64))
-            keep = self.in_batch.selector.keep
-            # After a resumption the first batch may be a smaller one, the last of an epoch.
-            if not stats.seen and keep < 1 and count_in_batch(keep, count) >= count:
-                problem = f"the first batch has {count} rows, all of which keep={keep:g} keeps"
-                raise BatchError(f"{problem}: give larger batches, of a row for each example")
+            check_leaves_out(self.in_batch.selector.keep, count, seen=stats.seen)
         losses, mask = torch.zeros(count, device=tree.device(batch)), None
         if self._scores and (tries or not skips):
             losses, mask = score(tries)
@@ -100,6 +96,23 @@ class StepSelection(Stateful):
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
         return {"counts": dict_of({field.name: number(0) for field in fields(Stats)})}
+
+
+def check_leaves_out(keep: float, count: int, *, seen: int) -> None:
+    """Checks that of a first batch not all rows are kept.
+
+    Args:
+        keep: Share to keep.
+        count: Rows of the batch.
+        seen: Rows that came before, as after a resumption, where the first batch may be a smaller
+            one, the last of an epoch.
+
+    Raises:
+        BatchError: If all are.
+    """
+    if not seen and keep < 1 and count_in_batch(keep, count) >= count:
+        problem = f"the first batch has {count} rows, all of which keep={keep:g} keeps"
+        raise BatchError(f"{problem}: give larger batches, of a row for each example")
 
 
 def count_drawn(stats: Stats, draw: EpochDraw, count: int) -> None:

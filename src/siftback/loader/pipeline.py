@@ -22,7 +22,7 @@ from siftback.epochs.sampler import SelectiveSampler, warning_beyond
 from siftback.errors import BatchError, ConfigError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
-from siftback.loader.wrapped import is_own_size, resolve_pool
+from siftback.loader.wrapped import check_shared, is_own_size, resolve_pool
 from siftback.processes.barrier import barrier
 from siftback.selectors.selection import Selection
 from siftback.state import check_entries, dict_of, integer, nothing, number, state_of, tuple_of
@@ -445,8 +445,7 @@ class Pipeline(ABC):
         is_own = is_whole and is_own_size(self.source.loader, pool)
         self.to_come = math.inf if is_own else rows
         if not (self.selection and self.selection.is_by_chance):
-            pooled = len(pool)
-            self.known_steps = self.count(pooled + rows, is_whole and not pooled)
+            self.known_steps = self.count(len(pool) + rows, is_whole and not len(pool))
 
     def estimate_to_come(self, number: int) -> float:
         """Returns the examples that an epoch adds to the pool where they cannot be counted."""
@@ -620,6 +619,10 @@ class ScoringPipeline(Pipeline):
     def share(self) -> float:
         """See `Pipeline.share`."""
         return self.selection.share(self.done)
+
+    def check_lengths(self) -> None:
+        """Checks that processes which were started since the loader was made share its order."""
+        check_shared(self.source.loader)
 
     def select(self, batch: Batch) -> Selection | None:
         """See `Pipeline.select`."""

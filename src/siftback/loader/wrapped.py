@@ -115,16 +115,25 @@ def open_source(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sou
     source = Source(loader)
     if draw and not source.knows_indices:
         raise ConfigError(no_indices(type(draw.rule).__name__, source))
+    if not draw:
+        check_shared(loader)
+    return source
+
+
+def check_shared(loader: Any) -> None:
+    """Checks that the order of a loader, without a rule, is shared among all processes.
+
+    Raises:
+        ConfigError: If each of several processes would read all examples.
+    """
     world, sampler = rank_and_world()[1], sampler_of(loader)
     shares = isinstance(sampler, DistributedSampler) or hasattr(sampler, "world")
-    orders = not draw and is_trackable(loader) and is_plain(batches_of(loader))
-    if world > 1 and orders and not shares:
+    if world > 1 and is_trackable(loader) and is_plain(batches_of(loader)) and not shares:
         raise ConfigError(
             f"a {type(sampler).__name__} gives each of {world} processes all examples: give the "
             "DataLoader sampler=SelectiveSampler(dataset) or a DistributedSampler; or, where the "
             "data set is this process's share already, SelectiveSampler(dataset, rank=0, world=1)"
         )
-    return source
 
 
 def no_indices(name: str, source: Source) -> str:

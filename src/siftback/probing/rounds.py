@@ -223,8 +223,7 @@ class Rounds:
         """Times memory's draw of an epoch, giving drawn batches, and recording their losses."""
         memory = self._memory
         batches = memory.begin(batch)
-        share = self._sample.size / memory.examples
-        self._time("drawing", lambda: next(batches), share=share)
+        self._time("drawing", lambda: next(batches), share=self._sample.size / memory.examples)
 
         def record() -> None:
             for _ in range(_REPEATS):

@@ -296,10 +296,9 @@ def mean_scores(
             rows.append(item.indices)
         by_model = []
         for model in listed:
-            weight = next(model.parameters(), None)
-            device = tree.device(item.data) if weight is None else weight.device
-            with untouched(model, "eval", device):
-                values = score(model, tree.to_device(item.data, device))
+            batch = item.to_device_of(model)
+            with untouched(model, "eval", batch.device):
+                values = score(model, batch.data)
             by_model.append(values.detach().float().cpu())
         scores.append(torch.stack(by_model).mean(0))
         if not scores[-1].isfinite().all():
@@ -328,12 +327,12 @@ def check_order(loader: Iterable[Any]) -> None:
     Raises:
         ConfigError: If the order may differ.
     """
-    # A DataLoader, or what wraps one.
-    is_stream = isinstance(getattr(loader, "dataset", None), IterableDataset)
-    sampler = getattr(loader, "sampler", None)
+    # A DataLoader, or what wraps one. Of a stream, several workers take turns.
+    dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+    is_stream = isinstance(dataset, IterableDataset) and getattr(loader, "num_workers", 0) < 2
     is_ordered = isinstance(sampler, SequentialSampler) and getattr(loader, "in_order", True)
     if hasattr(loader, "sampler") and not (is_stream or is_ordered):
         raise ConfigError(
             "the order of the loader may differ from the data set's, and scores must match their "
-            "examples: give the data set itself, or a loader with a batch size and in_order=True"
+            "examples: give the data set itself, or a loader with a batch size of Indexed(dataset)"
         )

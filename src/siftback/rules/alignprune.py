@@ -109,8 +109,7 @@ class AlignPrune(EpochRule):
         self.ratio = check_share("ratio", ratio)
         self.window = check_integer("window", window, _LEAST)
         self.delta = check_share("delta", delta, least=False, most=True)
-        tail = Share(1 - self.delta)
-        super().__init__(table, columns=self.window, warmup=warmup, tail=tail)
+        super().__init__(table, columns=self.window, warmup=warmup, tail=Share(1 - self.delta))
         self.reference = None if reference is None else labels_tensor("reference", reference)
 
     def settings(self) -> dict[str, Any]:

@@ -554,8 +554,7 @@ class RefreshedRule(EpochRule):
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
-        scorer = type(self.scorer).__name__
-        return {**super().settings(), "keep": self._keep, "scorer": scorer}
+        return {**super().settings(), "keep": self._keep, "scorer": type(self.scorer).__name__}
 
     def members(self) -> dict[str, Any]:
         """Returns the scorer."""
@@ -631,8 +630,7 @@ def check_prediction_types(correct: Any, confidence: Any, count: int) -> None:
             values.is_floating_point() if kind == "float" else values.dtype == torch.bool
         )
         if not fits:
-            expected = f"{meaning}, {kind}[{count}]"
-            raise LossError(f"{name}={format_value(values)}: give {expected}")
+            raise LossError(f"{name}={format_value(values)}: give {meaning}, {kind}[{count}]")
 
 
 def check_predictions(correct: Any, confidence: Any, losses: Tensor) -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import format_value
-from siftback.batches import tree
 from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError
@@ -149,7 +148,7 @@ def irreducible_losses(
     tensor([1., 9.])
     """
     losses, scorer = resolve_losses(loss_fn, losses), check_scorer(scorer)
-    weight = next(check_module(model).parameters(), None)
+    check_module(model)
     source, check = Source(loader), IndexCheck(examples_of(loader))
     indices, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
     for item in source.batches():
@@ -159,8 +158,8 @@ def irreducible_losses(
                 "DataLoader over a map-style data set, or one over Indexed(dataset)"
             )
         check.check(item.indices, source.place)
-        batch = item.data if weight is None else tree.to_device(item.data, weight.device)
         indices.append(item.indices)
+        batch = item.to_device_of(model).data
         values.append(scorer.score(losses, model, batch, item.indices).cpu())
         source.position += 1
     seen, examples = torch.cat(indices), check.examples

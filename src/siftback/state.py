@@ -70,7 +70,8 @@ def check_digest(owner: object, state: Any) -> None:
     >>> check_digest([], state | {"losses": torch.tensor([1.0, torch.nan, 1.0])})
     Traceback (most recent call last):
     siftback.errors.StateError: the state is damaged: its entries losses are not those that it was \
-saved with, or their digest is not: give what state_dict() of list returned, unchanged
+saved with, or their digest is not: give what state_dict() of list returned, unchanged; of several \
+processes, each under a name of its own
     """
     kind = type(owner).__name__
     if not _is_sealed(state):
@@ -81,7 +82,7 @@ saved with, or their digest is not: give what state_dict() of list returned, unc
             raise StateError(
                 f"the state is damaged: its entries {', '.join(_covered(sealed))} are not those "
                 "that it was saved with, or their digest is not: give what state_dict() of "
-                f"{kind} returned, unchanged"
+                f"{kind} returned, unchanged; of several processes, each under a name of its own"
             )
 
 

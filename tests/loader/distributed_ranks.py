@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -184,6 +185,19 @@ def refused_state(rank):
         return str(error)
 
 
+def refused_common_name(out):
+    """The error of a checkpoint in which the states of all processes have one name."""
+    loader = loader_of(network(), memory=RS2(0.4))
+    next(iter(loader))
+    state, path = {"loader": loader.state_dict()}, Path(out, "common")
+    dist.checkpoint.save(state, checkpoint_id=path)
+    dist.checkpoint.load(state, checkpoint_id=path)
+    try:
+        loader_of(network(), memory=RS2(0.4)).load_state_dict(state["loader"])
+    except StateError as error:
+        return str(error)
+
+
 def trained_on_nonfinite(rank):
     """The number of batches of each process, of which one drops examples."""
 
@@ -219,6 +233,7 @@ def main(out):
     found["all"] = trained(selector=All())
     found["unshared"] = [refused_unshared(make) for make in (unshared, lambda: early)]
     found["state of another"] = refused_state(rank)
+    found["state of a common name"] = refused_common_name(out)
     torch.save(found, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()
 

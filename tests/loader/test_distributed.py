@@ -168,6 +168,8 @@ def test_the_state_of_another_process_is_refused(ranks):
     for rank, found in enumerate(ranks):
         assert f"rank={1 - rank}" in found["state of another"]
         assert f"rank={rank}" in found["state of another"]
+    messages = [rank["state of a common name"] for rank in ranks]  # of the one that it is not of
+    assert any(message and "each under a name of its own" in message for message in messages)
 
 
 def test_all_examples_for_each_process_are_refused(ranks):

@@ -33,10 +33,11 @@ def token_entropies(logits: Tensor) -> Tensor:
 class TokenMemory:
     """The loss that each token of each example had when it was last seen.
 
-    For examples whose tokens are the same at every visit, as the fixed windows of a language
-    model are. A token whose loss is above what it was has been forgotten, or was never learned
-    while others were: its excess is the score to select by, as Rho-1's is the excess over another
-    model's loss (Lin et al. 2024, equation 3), which costs a second forward and this does not.
+    For examples whose tokens are the same at every visit, and at the same positions, as the fixed
+    windows of a language model are: padding, if there is any, is on the right. A token whose loss
+    is above what it was has been forgotten, or was never learned while others were: its excess is
+    the score to select by, as Rho-1's is the excess over another model's loss (Lin et al. 2024,
+    equation 3), which costs a second forward and this does not.
 
     Args:
         examples: Number of examples.

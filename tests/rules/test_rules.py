@@ -516,6 +516,11 @@ def test_alignprune_s_reference_may_be_some_of_the_examples():
         now = torch.stack((*[rising[epoch]] * 4, falling[epoch]))
         rule.update(torch.arange(5), now, epoch)
     assert rule.scores(3).tolist() == pytest.approx([-1] * 4 + [1])
+    for index in (5, -1):
+        rule = AlignPrune(reference=[0, index])
+        rule.grow(5)
+        with pytest.raises(ConfigError, match=f"reference= has {index}, of 5 examples"):
+            rule.draw(0, seeded(0))
 
 
 # EVOS

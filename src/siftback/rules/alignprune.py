@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_integer, check_share
+from siftback.errors import ConfigError
 from siftback.rules.base_weights import labels_tensor
 from siftback.rules.infobatch import infobatch_weights
 from siftback.rules.rule import EpochRule, weigh_known
@@ -46,8 +47,7 @@ def alignment_scores(losses: Tensor, reference: Tensor) -> Tensor:
     own, other = centred(wide), centred(target)
     norms = own.square().sum(1).sqrt() * other.square().sum(1).sqrt()
     score: Tensor = (own * other).sum(1) / norms
-    unknown = (number.squeeze(1) < _LEAST) | (low == high)
-    return score.masked_fill(unknown, torch.nan).float()
+    return score.masked_fill((number.squeeze(1) < _LEAST) | (low == high), torch.nan).float()
 
 
 class AlignPrune(EpochRule):
@@ -133,12 +133,20 @@ class AlignPrune(EpochRule):
     def _last_losses(self, column: int) -> Tensor:
         """float32[examples], of the latest pass in which each was trained on; else NaN."""
         losses = self.values.roll(-column, 1)
-        known = ~losses.isnan()
-        latest = (known * torch.arange(1, self.window + 1)).argmax(1, keepdim=True)
+        latest = (~losses.isnan() * torch.arange(1, self.window + 1)).argmax(1, keepdim=True)
         return losses.gather(1, latest).squeeze(1)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """Returns `infobatch_weights` of the scores, and makes room for the losses of the pass."""
+        """Returns `infobatch_weights` of the scores, and makes room for the losses of the pass.
+
+        Raises:
+            ConfigError: If the reference is not of indices of examples.
+        """
+        for index in [] if self.reference is None else self.reference.aminmax():
+            if not 0 <= int(index) < self._examples:
+                raise ConfigError(
+                    f"reference= has {int(index)}, of {self._examples} examples: give their indices"
+                )
         weights = weigh_known(
             self.scores(epoch), lambda scores: infobatch_weights(scores, self.ratio, generator)
         )

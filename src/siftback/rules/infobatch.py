@@ -31,8 +31,7 @@ def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) 
     tensor([0., 2., 0., 1.])
     """
     # In float64, so that the mean of any number of equal losses is not above them.
-    mean = losses[losses.isfinite()].double().mean()
-    below = losses.double() < mean
+    below = losses.double() < losses[losses.isfinite()].double().mean()
     draws = torch.rand(len(losses), generator=generator, dtype=torch.float32)
     weights = torch.ones_like(draws).masked_fill_(below, 1 / (1 - ratio))
     return weights.masked_fill_(below & (draws < ratio), 0.0)

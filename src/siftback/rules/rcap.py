@@ -85,8 +85,9 @@ class RCAP(LastLossRule):
     what is left, goes on with the whole.
 
     Args:
-        labels: int[N], the label of each example; a tensor, an array or a list. More than there
-            are examples do no harm. May be given later, by `set_labels`.
+        labels: int[N], the label of each example; a tensor, an array or a list. Those of a
+            ``Subset`` are ``labels[subset.indices]``. More than there are examples do no harm. May
+            be given later, by `set_labels`.
         keep: Share of the examples in an epoch, in (0, 1].
         temperature: T, above 0; by default that of the authors' example.
         warmup: How long all examples are trained on at first.
@@ -121,7 +122,7 @@ class RCAP(LastLossRule):
         super().__init__(table, columns=2, warmup=warmup, tail=tail)
         self.keep = check_share("keep", keep, least=False, most=True)
         self.temperature = check_number("temperature", temperature, above=0)
-        self._classes: Tensor | None = None
+        self._classes = torch.empty(0, dtype=torch.int64)
         if labels is not None:
             self.set_labels(labels)
 
@@ -143,21 +144,17 @@ class RCAP(LastLossRule):
         Raises:
             ConfigError: If there are fewer labels than examples.
         """
-        classes = torch.empty(0, dtype=torch.int64) if self._classes is None else self._classes
-        if len(classes) < self._examples:
+        if len(self._classes) < self._examples:
             raise ConfigError(
-                f"RCAP has labels of {len(classes)} examples, and there are {self._examples}: give "
-                "the label of each, RCAP(labels), or set_labels(labels)"
+                f"RCAP has labels of {len(self._classes)} examples, and there are {self._examples}"
+                ": give the label of each, RCAP(labels), or set_labels(labels)"
             )
-        return classes[self.drawn_among]
+        return self._classes[self.drawn_among]
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
-        known = {}
-        if self._classes is not None:
-            checksum = tensor_checksum(self._classes)
-            known = {"labels": f"crc32 {checksum:08x} of {len(self._classes)}"}
-        return super().settings() | known
+        checksum = tensor_checksum(self._classes)
+        return super().settings() | {"labels": f"crc32 {checksum:08x} of {len(self._classes)}"}
 
     def count(self, epoch: int) -> int:
         """Returns how many examples a draw keeps: ``round(keep * N)``, at least 1."""

@@ -157,7 +157,7 @@ class Siren(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """A block of layers beside a shortcut: ``relu(f(x) + shortcut(x))``.
+    """A block of layers beside a shortcut: ``f(x) + shortcut(x)``.
 
     Args:
         layers: The layers of f.
@@ -168,12 +168,27 @@ class Residual(nn.Module):
         super().__init__()
         self.residual = nn.Sequential(*layers)
         self.shortcut = shortcut
-        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, features: Tensor) -> Tensor:
         """Returns the block's features."""
-        merged: Tensor = self.relu(self.residual(features) + self.shortcut(features))
+        merged: Tensor = self.residual(features) + self.shortcut(features)
         return merged
+
+
+class Concatenation(nn.Module):
+    """Several paths beside each other, one path's channels after the other's.
+
+    Args:
+        paths: The layers of each path; none give the input itself.
+    """
+
+    def __init__(self, *paths: Layers) -> None:
+        super().__init__()
+        self.paths = nn.ModuleList(nn.Sequential(*layers) for layers in paths)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns the features of all paths."""
+        return torch.cat([path(features) for path in self.paths], 1)
 
 
 def basic_layers(inputs: int, outputs: int, stride: int, norm: str) -> Layers:
@@ -245,6 +260,7 @@ class ResNet(nn.Sequential):
             for block in range(count):
                 shape = (inputs, outputs, 2 if number and not block else 1, norm)
                 stage.append(Residual(layers(*shape), projection(*shape)))
+                stage.append(nn.ReLU(inplace=True))
                 inputs = outputs
             stages.append(stage)
         super().__init__(*stages, *classifier(inputs, spec.classes))
@@ -273,7 +289,7 @@ class SmallResNet(nn.Sequential):
                 wider = outputs != inputs
                 shortcut = padding(outputs - inputs) if wider else nn.Identity()
                 block = basic_layers(inputs, outputs, 2 if wider else 1, norm)
-                layers.append(Residual(block, shortcut))
+                layers += [Residual(block, shortcut), nn.ReLU(inplace=True)]
                 inputs = outputs
         super().__init__(*layers, *classifier(inputs, spec.classes))
 
@@ -302,35 +318,26 @@ class WideResNet(nn.Sequential):
             outputs = spec.width * factor * 2**number
             for block in range(blocks):
                 stride = 2 if number and not block else 1
-                layers.append(WideBlock(inputs, outputs, stride, norm, dropout))
+                layers.append(wide_block(inputs, outputs, stride, norm, dropout))
                 inputs = outputs
         super().__init__(*layers, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
 
 
-class WideBlock(nn.Module):
-    """``f(a(x)) + shortcut``: the identity, or a 1x1 convolution of a(x) where the shape changes.
+def wide_block(inputs: int, outputs: int, stride: int, norm: str, dropout: float) -> nn.Module:
+    """Returns ``f(a(x)) + shortcut``, where ``a`` is the first normalisation and ReLU.
 
-    ``a`` is the first normalisation and ReLU.
+    The shortcut is x, or a 1x1 convolution of a(x) where the shape changes.
     """
-
-    def __init__(self, inputs: int, outputs: int, stride: int, norm: str, dropout: float) -> None:
-        super().__init__()
-        self.activation = nn.Sequential(*norm_relu(norm, inputs))
-        self.residual = nn.Sequential(
-            convolution(inputs, outputs, stride=stride),
-            *norm_relu(norm, outputs),
-            nn.Dropout(dropout),
-            convolution(outputs, outputs),
-        )
-        changes = stride != 1 or inputs != outputs
-        self.shortcut = convolution(inputs, outputs, 1, stride) if changes else None
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Returns the block's features."""
-        activated = self.activation(features)
-        shortcut = features if self.shortcut is None else self.shortcut(activated)
-        merged: Tensor = self.residual(activated) + shortcut
-        return merged
+    first = norm_relu(norm, inputs)
+    layers = [
+        convolution(inputs, outputs, stride=stride),
+        *norm_relu(norm, outputs),
+        nn.Dropout(dropout),
+        convolution(outputs, outputs),
+    ]
+    if stride == 1 and inputs == outputs:
+        return Residual(first + layers, nn.Identity())
+    return nn.Sequential(*first, Residual(layers, convolution(inputs, outputs, 1, stride)))
 
 
 class DenseNet(nn.Sequential):
@@ -357,23 +364,11 @@ class DenseNet(nn.Sequential):
                 stages += [*norm_relu_conv(norm, inputs, inputs // 2, 1), nn.AvgPool2d(2)]
                 inputs //= 2
             for _ in range(count):
-                stages.append(_Layer(inputs, growth, norm))
+                layer = norm_relu_conv(norm, inputs, 4 * growth, 1)
+                layer += norm_relu_conv(norm, 4 * growth, growth)
+                stages.append(Concatenation([], layer))
                 inputs += growth
         super().__init__(*stages, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
-
-
-class _Layer(nn.Module):
-    """A 1x1 convolution to 4k channels and a 3x3 one to k, beside the input."""
-
-    def __init__(self, inputs: int, growth: int, norm: str) -> None:
-        super().__init__()
-        self.added = nn.Sequential(
-            *norm_relu_conv(norm, inputs, 4 * growth, 1), *norm_relu_conv(norm, 4 * growth, growth)
-        )
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Returns the features [B, inputs + growth, H, W]."""
-        return torch.cat((features, self.added(features)), 1)
 
 
 # Channels of a block's paths: 1x1; 3x3, reduced and made; 5x5, reduced and made; pooled.
@@ -416,32 +411,22 @@ class GoogLeNet(nn.Sequential):
                 layers.append(nn.MaxPool2d(3, stride=2, padding=1))
                 continue
             paths = [max(1, channels * spec.width // INCEPTION_STEM) for channels in block]
-            layers.append(_Inception(inputs, paths, norm))
+            layers.append(inception(inputs, paths, norm))
             inputs = paths[0] + paths[2] + paths[4] + paths[5]
         super().__init__(*layers, *classifier(inputs, spec.classes))
 
 
-class _Inception(nn.Module):
-    """Four paths beside each other, of which each sees another distance."""
-
-    def __init__(self, inputs: int, paths: list[int], norm: str) -> None:
-        super().__init__()
-        pointwise, reduced3, three, reduced5, five, pooled = paths
-        self.paths = nn.ModuleList(
-            nn.Sequential(*layers)
-            for layers in (
-                conv_norm_relu(norm, inputs, pointwise, 1),
-                conv_norm_relu(norm, inputs, reduced3, 1) + conv_norm_relu(norm, reduced3, three),
-                conv_norm_relu(norm, inputs, reduced5, 1)
-                + conv_norm_relu(norm, reduced5, five)
-                + conv_norm_relu(norm, five, five),
-                [nn.MaxPool2d(3, stride=1, padding=1), *conv_norm_relu(norm, inputs, pooled, 1)],
-            )
-        )
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Returns the paths' features, one path's channels after the other's."""
-        return torch.cat([path(features) for path in self.paths], 1)
+def inception(inputs: int, paths: list[int], norm: str) -> Concatenation:
+    """Returns four paths beside each other, of which each sees another distance."""
+    pointwise, reduced3, three, reduced5, five, pooled = paths
+    return Concatenation(
+        conv_norm_relu(norm, inputs, pointwise, 1),
+        conv_norm_relu(norm, inputs, reduced3, 1) + conv_norm_relu(norm, reduced3, three),
+        conv_norm_relu(norm, inputs, reduced5, 1)
+        + conv_norm_relu(norm, reduced5, five)
+        + conv_norm_relu(norm, five, five),
+        [nn.MaxPool2d(3, stride=1, padding=1), *conv_norm_relu(norm, inputs, pooled, 1)],
+    )
 
 
 # Expansion, channels, blocks and stride of each stage: Sandler et al. 2018, table 2, with a
@@ -482,7 +467,7 @@ class MobileNetV2(nn.Sequential):
             outputs = scaled(channels)
             for block in range(count):
                 stride = 1 if block else first
-                layers.append(_InvertedResidual(inputs, outputs, expansion, stride, norm))
+                layers.append(inverted_residual(inputs, outputs, expansion, stride, norm))
                 inputs = outputs
         super().__init__(
             *layers,
@@ -491,22 +476,23 @@ class MobileNetV2(nn.Sequential):
         )
 
 
-class _InvertedResidual(nn.Module):
-    """A 1x1 convolution to many channels, a 3x3 one for each, and a 1x1 one to few."""
+def inverted_residual(
+    inputs: int, outputs: int, expansion: int, stride: int, norm: str
+) -> nn.Module:
+    """Returns a 1x1 convolution to many channels, a 3x3 one for each, and a 1x1 one to few.
 
-    def __init__(self, inputs: int, outputs: int, expansion: int, stride: int, norm: str) -> None:
-        super().__init__()
-        wide = expansion * inputs
-        self.residual = nn.Sequential(
-            *conv_norm_relu(norm, inputs, wide, 1),
-            convolution(wide, wide, stride=stride, groups=wide),
-            *norm_relu(norm, wide),
-            convolution(wide, outputs, 1),
-            norm_layer(norm, outputs),
-        )
-        self.shortcut = projection(inputs, outputs, 1, norm) if stride == 1 else None
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Returns the block's features."""
-        residual: Tensor = self.residual(features)
-        return residual if self.shortcut is None else residual + self.shortcut(features)
+    With a stride of 1 there is a shortcut beside them.
+    """
+    wide = expansion * inputs
+    layers = [
+        *conv_norm_relu(norm, inputs, wide, 1),
+        convolution(wide, wide, stride=stride, groups=wide),
+        *norm_relu(norm, wide),
+        convolution(wide, outputs, 1),
+        norm_layer(norm, outputs),
+    ]
+    return (
+        Residual(layers, projection(inputs, outputs, 1, norm))
+        if stride == 1
+        else nn.Sequential(*layers)
+    )

@@ -16,7 +16,7 @@ from siftback.lab.records.folder import atomic_write
 
 CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
 
-_VERSION = 7
+_VERSION = 8
 _CHECKSUM = "sha256"
 _CHECKSUM_SIZE = hashlib.new(_CHECKSUM).digest_size
 

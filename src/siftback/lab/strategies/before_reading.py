@@ -42,9 +42,9 @@ class BeforeReading(LoaderBatches):
             return ProgressSchedule(self.done, settings.warmup or Epochs(0), 1 - tail)
         if settings.budget is None:
             return self.rule.schedule
-        warmup = warmup_share(settings, settings.budget)
-        first = round(warmup * settings.budget)
-        selective = (1 - warmup - tail) * settings.budget / job.run.keep
+        warmup = settings.warmup_epochs(settings.budget)
+        first = round(warmup)
+        selective = (settings.budget - warmup - tail * settings.budget) / job.run.keep
         end = Epochs(first + max(1, round(selective))) if tail else None
         return Schedule(warmup=Epochs(first), end=end)
 
@@ -98,76 +98,40 @@ class BeforeReading(LoaderBatches):
         return self.rule.guard
 
 
-class WeightedMemory(Memory):
-    """`Memory`, with loss weights that undo the bias of its draws.
+class AnnealedMemory(Memory):
+    """`Memory` with unbiased loss weights, which rise from none to whole.
 
-    An example that is drawn with probability p has the weight ``(k / (N p))^a``. With a = 1 the
-    expected mean loss of a draw of k of N examples is the mean over all of them: importance
-    sampling. With a = 0 there are no weights, as in `Memory` itself. A log-loss measures
-    probabilities, which a biased draw shifts; the error does not.
+    A weight v counts as v^a, where a rises from 0 to 1 in a straight line (as in Schaul et al.
+    2016).
 
     Args:
         keep: Share of the examples in an epoch.
-        epochs: After how many epochs a has risen from 0 to 1, in a straight line (as in Schaul et
-            al. 2016); None has it at 1 from the beginning.
+        epochs: After how many epochs a is 1.
         options: More arguments of `Memory`, except a guard.
-
-    >>> memory = WeightedMemory(keep=0.5, floor=0.0)
-    >>> memory.grow(4)
-    >>> memory.update(torch.arange(4), torch.tensor([4.0, 1.0, 3.0, 2.0]), epoch=0)
-    >>> memory.draw(1, torch.Generator().manual_seed(0))
-    tensor([0.5714, 0.0000, 0.0000, 1.3333])
     """
 
     setting_names = ("epochs",)  # type: ignore[assignment]
 
-    def __init__(self, keep: float, *, epochs: float | None = None, **options: Any) -> None:
-        super().__init__(keep, **options)
+    def __init__(self, keep: float, *, epochs: float, **options: Any) -> None:
+        super().__init__(keep, unbiased=True, **options)
         self.epochs = epochs
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """As `Memory` draws, and with what weights."""
-        drawn = super().draw(epoch, generator)
-        exponent = 1.0 if self.epochs is None else min(1.0, epoch / max(self.epochs, 1.0))
-        count = int(drawn.sum())
-        weights = (count / self.examples / self._probabilities(count)) ** exponent
-        return drawn * weights.float()
-
-    def _probabilities(self, count: int) -> Tensor:
-        """Of each example to be among the ``count`` drawn: float64[N]; 1 where no loss is known."""
-        scores = self.values[:, 0]
-        known = ~scores.isnan()
-        left = count - int((~known).sum())
-        probabilities = torch.ones(len(scores), dtype=torch.float64)
-        if left <= 0 or not known.any():
-            return probabilities
-        _, indices, sizes = torch.unique(scores[known], return_inverse=True, return_counts=True)
-        ends = sizes.cumsum(0).double() / sizes.sum()
-        starts = ends - sizes.double() / sizes.sum()
-        power = self.beta + 1
-        # The mean of percentile^beta over the percentiles that equal losses share.
-        means = (ends**power - starts**power) / (power * (ends - starts))
-        of_known = (self.floor + (1 - self.floor) * means)[indices]
-        # Those without a loss are drawn first, and leave fewer.
-        probabilities[known] = (of_known * left / of_known.sum()).clamp(max=1.0)
-        return probabilities
-
-
-def warmup_share(settings: Settings, budget: float) -> float:
-    """Returns the share of a training of a given budget that its warm-up takes."""
-    warmup = settings.warmup or Epochs(0)
-    return min(warmup.value / budget if isinstance(warmup, Epochs) else warmup.value, 1.0)
+        """As `Memory` draws, with the weights of the epoch."""
+        weights = super().draw(epoch, generator)
+        drawn = weights > 0  # as the weights of those left out would be 0^0 = 1 at first
+        return drawn * weights ** min(1.0, epoch / max(self.epochs, 1.0))
 
 
 def annealed_memory(keep: float, settings: Settings) -> Memory:
     """Returns a memory whose weights are whole once the training ends."""
     epochs = settings.epochs
     if settings.budget is not None:  # as `BeforeReading` spreads it
-        warmup = warmup_share(settings, settings.budget)
-        epochs = settings.budget * (warmup + (1 - warmup) / keep)
+        warmup = settings.warmup_epochs(settings.budget)
+        epochs = warmup + (settings.budget - warmup) / keep
     if epochs is None:
         raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")
-    return WeightedMemory(keep, epochs=epochs - 1, **memory_options(settings))
+    return AnnealedMemory(keep, epochs=epochs - 1, **memory_options(settings))
 
 
 def memory_options(settings: Settings) -> dict[str, Any]:

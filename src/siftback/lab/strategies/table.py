@@ -24,7 +24,6 @@ from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatche
 from siftback.lab.strategies.after_reading import AfterReading, ScoredElsewhere, proxy_scorer
 from siftback.lab.strategies.before_reading import (
     BeforeReading,
-    WeightedMemory,
     annealed_memory,
     memory_options,
 )
@@ -63,11 +62,9 @@ def _percentile(keep: float, settings: Settings) -> Selector:
     return siftback.Percentile(keep=keep, history=settings.history)
 
 
-def _memory(
-    make: Callable[..., EpochRule] = siftback.Memory, **options: Any
-) -> Callable[[float, Settings], EpochRule]:
+def _memory(**options: Any) -> Callable[[float, Settings], EpochRule]:
     """Returns the builder of a memory of the last losses."""
-    return lambda keep, settings: make(keep, **memory_options(settings), **options)
+    return lambda keep, settings: siftback.Memory(keep, **memory_options(settings), **options)
 
 
 def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
@@ -126,7 +123,8 @@ _ROWS = (
            library="Memory(keep={keep:g}, guard=NoiseGuard(classes))"),
     _drawn("sb-memory-weighted",
            "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
-           build=_memory(WeightedMemory), own_schedule=True),
+           build=_memory(unbiased=True), own_schedule=True,
+           library="Memory(keep={keep:g}, unbiased=True)"),
     _drawn("sb-memory-annealed",
            "as sb-memory-weighted, the weights rising from none to whole over the training",
            build=annealed_memory, own_schedule=True),

@@ -21,8 +21,6 @@ PHASES = (
     "scoring", "loading", "selection", "forward", "backward", "optimizer", "syncing", "other"
 )  # fmt: skip
 
-Unit = Literal["epochs", "cost", "seconds"]
-
 RAPL = Path("/sys/class/powercap/intel-rapl")
 """The counters of the processors' energy, where the kernel shows them."""
 
@@ -41,9 +39,6 @@ class Spent(NamedTuple):
     seconds: float
 
 
-NOTHING = Spent(0.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True)
 class Length:
     """The length of a training.
@@ -59,20 +54,28 @@ class Length:
     (0.4, True)
     """
 
-    kind: Unit
+    kind: Literal["epochs", "cost", "seconds"]
     amount: float
     most_cost: float = math.inf
     most_seconds: float = math.inf
 
     @classmethod
-    def of(cls, run: Run, settings: Settings, examples: int, scoring: Spent = NOTHING) -> Self:
+    def of(
+        cls,
+        run: Run,
+        settings: Settings,
+        examples: int,
+        scoring_cost: float = 0.0,
+        scoring_seconds: float = 0.0,
+    ) -> Self:
         """Returns the length of a run.
 
         Args:
             run: Which run; one with a budget of its own has that length.
             settings: Those of the comparison.
             examples: Those of an epoch of the whole data set.
-            scoring: What scores of the whole set took before training; a budget includes it.
+            scoring_cost: Of scores of the whole set before training; a budget includes it.
+            scoring_seconds: Of these scores, likewise.
 
         Raises:
             ConfigError: If that was all of a budget.
@@ -81,7 +84,7 @@ class Length:
         if settings.budget:
             cost = (FORWARD + BACKWARD) * examples * settings.budget
         cost = run.cost_budget or cost
-        budgets = ("forwards", cost, scoring.cost), ("seconds", seconds, scoring.seconds)
+        budgets = ("forwards", cost, scoring_cost), ("seconds", seconds, scoring_seconds)
         for unit, budget, taken in budgets:
             if budget <= taken:
                 raise ConfigError(
@@ -89,7 +92,7 @@ class Length:
                     f"{taken:.0f}: give more, or fewer models or epochs to score by "
                     "(--score-models, --score-epochs)"
                 )
-        cost -= scoring.cost
+        cost -= scoring_cost
         if settings.epochs and not run.cost_budget:
             return cls("epochs", settings.epochs, cost, seconds)
         if cost < math.inf:

@@ -57,15 +57,15 @@ def test_a_matched_run_is_as_long_as_what_it_is_matched_to_cost() -> None:
 
 
 def test_scores_made_before_count() -> None:
-    scoring = Spent(0.0, 200.0, 8.0)
+    scoring = (200.0, 8.0)
     asked = settings(cost_budget=700.0, time_budget=60.0)
-    assert Length.of(RUN, asked, 100, scoring) == Length("cost", 500.0, most_seconds=60.0)
+    assert Length.of(RUN, asked, 100, *scoring) == Length("cost", 500.0, most_seconds=60.0)
     for changes, message in (
         ({"cost_budget": 200.0}, "budget of 200 forwards, and its scores cost 200"),
         ({"time_budget": 7.0}, "budget of 7 seconds, and its scores cost 8"),
     ):
         with pytest.raises(ConfigError, match=message):
-            Length.of(RUN, settings(**changes), 100, scoring)
+            Length.of(RUN, settings(**changes), 100, *scoring)
 
 
 def test_a_cost_budget_alone_is_the_length(tmp_path: Path) -> None:

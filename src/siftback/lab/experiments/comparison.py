@@ -17,7 +17,7 @@ from siftback.lab.data.load import load
 from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.forward import check_model_fits, training_device
-from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
+from siftback.lab.length import BACKWARD, FORWARD, Length
 from siftback.lab.records.comparison_record import Comparison, RecordWriter
 from siftback.lab.records.environment import environment
 from siftback.lab.records.folder import PACKED, atomic_write, is_comparison, locked, record_names
@@ -304,11 +304,12 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
             f"{strategy.name} with a noise guard, which holds back wrong labels, and the examples "
             f"of {data.name} have none: leave it out"
         )
-    spent = NOTHING
+    scoring_cost = 0.0
     if name := strategy.score(run.keep):
         scores.check_score(name, settings, data)
-        spent = NOTHING._replace(cost=scores.least_cost(settings, examples))
-    length = Length.of(run, settings, examples // settings.batch_size * settings.batch_size, spent)
+        scoring_cost = scores.least_cost(settings, examples)
+    whole = examples // settings.batch_size * settings.batch_size
+    length = Length.of(run, settings, whole, scoring_cost)
     left = examples - int(strategy.dropped(run.keep) * examples + 0.5)
     size = strategy.selection_batch(run.keep, settings)
     if size > left:
@@ -321,9 +322,9 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
         return
     price = strategy.cost.amount(run.keep, settings.stale_every)
     by_cost = 1 if length.kind == "epochs" else (FORWARD + BACKWARD) * left
-    whole = length.amount / by_cost
-    warm = strategy.warmed(settings).warmup_epochs(whole)
-    epochs = (whole - warm) * (1 if length.kind == "epochs" else by_cost / (price * left))
+    amount = length.amount / by_cost
+    warm = strategy.warmed(settings).warmup_epochs(amount)
+    epochs = (amount - warm) * (1 if length.kind == "epochs" else by_cost / (price * left))
     trained = (warm + math.ceil(epochs) * strategy.kept_of_left(run.keep)) * left
     if trained < settings.batch_size:
         raise ConfigError(

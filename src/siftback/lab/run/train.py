@@ -23,7 +23,7 @@ from siftback.lab.forward import (
     predictions,
     training_device,
 )
-from siftback.lab.length import Length, PhaseClock, Spent
+from siftback.lab.length import Length, PhaseClock
 from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.records.run_summary import Evaluation, MetricName, RunSummary
@@ -156,7 +156,7 @@ class Training:
         self.model = build_model(settings, data)
         self.stepper = Stepper(self.model, settings, self.device)
         self.clock = PhaseClock(self.device, self.scoring.seconds)
-        before = Spent(0.0, self.scoring.cost, self.scoring.seconds)
+        scoring = self.scoring.cost, self.scoring.seconds
         strategy = find_strategy(run.strategy)
         self.batches = strategy.moment(
             Job(
@@ -166,7 +166,7 @@ class Training:
                 data,
                 self.model,
                 self.device,
-                Length.of(run, settings, whole // size * size, before),
+                Length.of(run, settings, whole // size * size, *scoring),
                 self.clock,
                 self.scoring.scores,
                 counts_uses or "losses" in kinds_of(settings.observe),

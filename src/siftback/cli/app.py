@@ -7,7 +7,6 @@ completion and errors of the command line do not wait for it.
 
 import importlib
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NoReturn
@@ -128,16 +127,8 @@ def print_error(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Prints what a script reads; a number that is not finite is null."""
-    typer.echo(json.dumps(finite(value), indent=2, allow_nan=False))
-
-
-def finite(value: Any) -> Any:
-    """Returns nested values with None in place of numbers that are not finite."""
-    if isinstance(value, dict):
-        return {name: finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    typer.echo(json.dumps(finite, indent=2))
 
 
 def show_rows(rows: Sequence[Mapping[str, str]], as_json: bool, caption: str) -> None:

@@ -54,18 +54,17 @@ class Finding:
     missing: str = ""
 
 
-Find = Callable[[Sequence[Comparison]], Iterable[Finding]]
-
-
-def join_findings(name: str, find: Find, comparisons: Sequence[Comparison]) -> Analysis:
+def join_findings(
+    name: str, findings: Iterable[Finding], comparisons: Sequence[Comparison] = ()
+) -> Analysis:
     """Joins findings under the words of their figure, table or gallery.
 
     Args:
         name: A key of `WORDS`.
-        find: Finds the numbers.
-        comparisons: What to look at.
+        findings: The findings.
+        comparisons: Those that they are of, by whose metric the title goes where they say none.
     """
-    words, findings = WORDS[name], list(find(comparisons))
+    words, findings = WORDS[name], list(findings)
     nouns = {finding.noun for finding in findings if finding.noun}
     nouns = nouns or {comparison.metric.noun for comparison in comparisons if comparison.runs}
     noun = " or ".join(sorted(nouns)) or "error"
@@ -95,8 +94,8 @@ def make_analysis(name: str, comparisons: Sequence[Comparison]) -> Analysis:
     """
     module, function = WORDS[name]["find"].split(".")
     # Imported now, as the modules import what findings are from here.
-    find: Find = getattr(import_module(f"siftback.lab.figures.{module}"), function)
-    return join_findings(name, partial(find, **WORDS[name].get("options", {})), comparisons)
+    find = getattr(import_module(f"siftback.lab.figures.{module}"), function)
+    return join_findings(name, find(comparisons, **WORDS[name].get("options", {})), comparisons)
 
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {

@@ -120,7 +120,7 @@ def strip_of_images(data: ImageData, looks: Sequence[Look], title: str) -> Analy
             f"which there are fewer than two among {[look.epoch for look in looks]}: look at "
             "every epoch's end"
         )
-    return join_findings("strip", lambda _: [picture_strip(looks, title, data)], [])
+    return join_findings("strip", [picture_strip(looks, title, data)])
 
 
 def pair_epochs(looks: Sequence[Look]) -> list[tuple[Look, Look]]:

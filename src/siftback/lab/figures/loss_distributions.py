@@ -88,7 +88,7 @@ def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Analysis:
     Args:
         runs: Observations of each, by its title: looks with the column ``loss``.
     """
-    return join_findings("losses", lambda _: plot_losses(runs), [])
+    return join_findings("losses", plot_losses(runs))
 
 
 def plot_losses(runs: Mapping[str, Sequence[Look]]) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ interrupted it has what is recorded, and says how much is not.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -80,7 +79,7 @@ def write_map(results: Path, page: Path) -> list[Path]:
 
 def picture_of(comparisons: Sequence[Comparison]) -> Figure | None:
     """Returns the panels of the default alone, side by side; None where there are none."""
-    figure = join_findings("map", partial(ratios_on_the_map, only=DEFAULT_LABEL), comparisons)
+    figure = join_findings("map", ratios_on_the_map(comparisons, DEFAULT_LABEL), comparisons)
     if not isinstance(figure, Figure):
         return None
     return replace(figure, views={"both": [*chain.from_iterable(figure.views.values())]})

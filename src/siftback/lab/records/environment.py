@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -94,12 +95,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def _cpu_name() -> str:
     listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
+    text = listing.read_text(encoding="utf-8") if listing.exists() else ""
+    match = re.search(r"^model name\s*:\s*(.*\S)", text, re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def _accelerator() -> str | None:

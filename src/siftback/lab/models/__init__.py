@@ -18,18 +18,18 @@ from siftback.errors import ConfigError
 from siftback.lab.data.data_set import KINDS, Kind
 from siftback.lab.models.attention import Gpt, Ngrams, Transformer, Vit
 from siftback.lab.models.convolutional import (
-    Cnn,
-    DenseNet,
-    FastCnn,
-    GoogLeNet,
-    Mlp,
-    MobileNetV2,
-    ResNet,
-    Siren,
-    SmallResNet,
-    WideResNet,
     basic_layers,
     bottleneck_layers,
+    cnn,
+    densenet,
+    fast_cnn,
+    googlenet,
+    mlp,
+    mobilenet_v2,
+    padding,
+    resnet,
+    siren,
+    wide_resnet,
 )
 from siftback.lab.models.layers import NORMS, ModelSpec
 from siftback.lab.records.formatting import one_of
@@ -60,45 +60,45 @@ class Architecture(NamedTuple):
 
 
 RESNETS = {
-    18: (basic_layers, 1, (2, 2, 2, 2)),
-    34: (basic_layers, 1, (3, 4, 6, 3)),
-    50: (bottleneck_layers, 4, (3, 4, 6, 3)),
+    18: (basic_layers, (2, 2, 2, 2), 1),
+    34: (basic_layers, (3, 4, 6, 3), 1),
+    50: (bottleneck_layers, (3, 4, 6, 3), 4),
 }
 
 _with_adamw = partial(Architecture, optimizer="adamw", weight_decay=0.01, batch_size=64)
 
 MODELS: dict[str, Architecture] = {
-    "cnn": Architecture(Cnn, 8, "six convolutions, for quick runs; width: the first stage's"),
+    "cnn": Architecture(cnn, 8, "six convolutions, for quick runs; width: the first stage's"),
     "fastcnn": Architecture(
-        FastCnn, 16, "six convolutions that pool early, fast on CPUs; width: the first stage's"
+        fast_cnn, 16, "six convolutions that pool early, fast on CPUs; width: the first stage's"
     ),
-    "mlp": Architecture(Mlp, 512, "two hidden layers; width: their units"),
+    "mlp": Architecture(mlp, 512, "two hidden layers; width: their units"),
     **{
         f"resnet{depth}": Architecture(
-            partial(ResNet, layers=layers, growth=growth, blocks=blocks),
+            partial(resnet, layers=layers, blocks=blocks, growth=growth),
             64,
             f"ResNet-{depth} with a 3x3 stem; width: the first stage's",
         )
-        for depth, (layers, growth, blocks) in RESNETS.items()
+        for depth, (layers, blocks, growth) in RESNETS.items()
     },
     **{
         f"resnet{depth}": Architecture(
-            partial(SmallResNet, blocks=(depth - 2) // 6),
+            partial(resnet, layers=basic_layers, blocks=((depth - 2) // 6,) * 3, shortcut=padding),
             16,
             f"the ResNet-{depth} of CIFAR, padding shortcuts; width: the first stage's",
         )
         for depth in (20, 32)
     },
     "densenet121": Architecture(
-        partial(DenseNet, layers=(6, 12, 24, 16)),
+        partial(densenet, layers=(6, 12, 24, 16)),
         32,
         "DenseNet-121 with a 3x3 stem; width: the growth rate",
     ),
     "mobilenetv2": Architecture(
-        MobileNetV2, 32, "MobileNetV2, halving three times; width: the stem's"
+        mobilenet_v2, 32, "MobileNetV2, halving three times; width: the stem's"
     ),
     "googlenet": Architecture(
-        GoogLeNet, 192, "GoogLeNet with a 3x3 stem and normalisation; width: the stem's"
+        googlenet, 192, "GoogLeNet with a 3x3 stem and normalisation; width: the stem's"
     ),
     "vit": Architecture(Vit, 192, "six blocks of attention on 4x4 patches; width: a patch's"),
     "transformer": _with_adamw(
@@ -118,12 +118,12 @@ MODELS: dict[str, Architecture] = {
         batch_size=32,
     ),
     "tabular-mlp": _with_adamw(
-        *(Mlp, 256, "two hidden layers on the columns of a table; width: their units"),
+        *(mlp, 256, "two hidden layers on the columns of a table; width: their units"),
         takes="rows",
         lr=3e-3,
     ),
     "siren": _with_adamw(
-        *(Siren, 96),
+        *(siren, 96),
         "three layers of sines, from the coordinates of a pixel to its colours; width: their units",
         takes="pixels",
         lr=2e-3,
@@ -155,10 +155,10 @@ def find_architecture(name: str) -> Architecture:
     if match := re.fullmatch(r"wrn-(\d{1,9})-([1-9]\d{0,3})(?:-drop(0\.\d+))?", name):
         blocks, factor, dropout = blocks_of(match[1]), int(match[2]), float(match[3] or 0)
         what = f"wide ResNet, {factor} times{f', dropout {dropout:g}' if match[3] else ''}"
-        make = partial(WideResNet, blocks=blocks, factor=factor, dropout=dropout)
+        make = partial(wide_resnet, blocks=blocks, factor=factor, dropout=dropout)
         return Architecture(make, 16, f"{what}; width: the stem's")
     if match := re.fullmatch(r"densenet-bc-(\d{1,9})", name):
-        make_dense = partial(DenseNet, layers=(blocks_of(match[1]),) * 3)
+        make_dense = partial(densenet, layers=(blocks_of(match[1]),) * 3)
         return Architecture(make_dense, 12, "DenseNet-BC in three blocks; width: the growth rate")
     known, _, width = name.rpartition("-")
     if known in MODELS and width.isdigit():  # as tables name it

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +22,8 @@ SINE_LAYERS = 3
 FREQUENCY = 30.0  # omega_0 of Sitzmann et al. 2020
 
 
-class Cnn(nn.Sequential):
-    """Three stages of two convolutions, widths w, 2w and 4w, then a mean over the map.
+def cnn(spec: ModelSpec) -> nn.Sequential:
+    """Returns three stages of two convolutions, widths w, 2w and 4w, then a mean over the map.
 
     Each convolution is followed by a normalisation and a ReLU, each stage but the last by a
     pooling that halves the map: 32x32 ends as 8x8, 28x28 as 7x7, 8x8 as 2x2.
@@ -33,22 +34,20 @@ class Cnn(nn.Sequential):
     Shape:
         float [B, channels, H, W] with H and W at least 4, to float [B, classes].
     """
-
-    def __init__(self, spec: ModelSpec) -> None:
-        layers: Layers = []
-        inputs, width, norm = spec.channels, spec.width, spec.norm
-        for outputs in (width, 2 * width, 4 * width):
-            stage = [
-                *conv_norm_relu(norm, inputs, outputs),
-                *conv_norm_relu(norm, outputs, outputs),
-            ]
-            layers += [nn.Sequential(*stage), nn.MaxPool2d(2)]
-            inputs = outputs
-        super().__init__(*layers[:-1], *classifier(inputs, spec.classes))
+    layers: Layers = []
+    inputs, width, norm = spec.channels, spec.width, spec.norm
+    for outputs in (width, 2 * width, 4 * width):
+        stage = [
+            *conv_norm_relu(norm, inputs, outputs),
+            *conv_norm_relu(norm, outputs, outputs),
+        ]
+        layers += [nn.Sequential(*stage), nn.MaxPool2d(2)]
+        inputs = outputs
+    return nn.Sequential(*layers[:-1], *classifier(inputs, spec.classes))
 
 
-class FastCnn(nn.Sequential):
-    """Three stages of two convolutions, widths w, 4w and 4w, each pooled as soon as it can be.
+def fast_cnn(spec: ModelSpec) -> nn.Sequential:
+    """Returns three stages of two convolutions, widths w, 4w and 4w, pooled as soon as can be.
 
     The shape of airbench94 (Jordan 2024, "94% on CIFAR-10 in 3.29 seconds on a single GPU"):
     a 2x2 convolution to w channels, then three times a convolution, a pooling that halves the
@@ -63,20 +62,18 @@ class FastCnn(nn.Sequential):
     Shape:
         float [B, channels, H, W] with H and W at least 8, to float [B, classes].
     """
-
-    def __init__(self, spec: ModelSpec) -> None:
-        width, norm = spec.width, spec.norm
-        super().__init__(
-            # Maps of 8x8 pixels would be gone before they are halved three times.
-            nn.Conv2d(spec.channels, width, 2, padding=int(min(spec.size) < 9)),
-            nn.ReLU(inplace=True),
-            *pool_early(width, width, norm),
-            *pool_early(width, 4 * width, norm),
-            *pool_early(4 * width, 4 * width, norm),
-            nn.AdaptiveMaxPool2d(1),
-            nn.Flatten(),
-            nn.Linear(4 * width, spec.classes),
-        )
+    width, norm = spec.width, spec.norm
+    return nn.Sequential(
+        # Maps of 8x8 pixels would be gone before they are halved three times.
+        nn.Conv2d(spec.channels, width, 2, padding=int(min(spec.size) < 9)),
+        nn.ReLU(inplace=True),
+        *pool_early(width, width, norm),
+        *pool_early(width, 4 * width, norm),
+        *pool_early(4 * width, 4 * width, norm),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, spec.classes),
+    )
 
 
 def pool_early(inputs: int, outputs: int, norm: str) -> Layers:
@@ -90,8 +87,8 @@ def pool_early(inputs: int, outputs: int, norm: str) -> Layers:
     ]
 
 
-class Mlp(nn.Sequential):
-    """Two hidden layers of w units with ReLU, on all pixels at once, or on a row of numbers.
+def mlp(spec: ModelSpec) -> nn.Sequential:
+    """Returns two hidden layers of w units with ReLU, on all pixels at once, or a row of numbers.
 
     Args:
         spec: Its width is w; its size is the only one that the images may have, 1x1 for rows.
@@ -99,17 +96,15 @@ class Mlp(nn.Sequential):
     Shape:
         float [B, channels, H, W] or [B, channels] to float [B, classes].
     """
-
-    def __init__(self, spec: ModelSpec) -> None:
-        height, width = spec.size
-        super().__init__(
-            nn.Flatten(),
-            nn.Linear(spec.channels * height * width, spec.width),
-            nn.ReLU(),
-            nn.Linear(spec.width, spec.width),
-            nn.ReLU(),
-            nn.Linear(spec.width, spec.classes),
-        )
+    height, width = spec.size
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(spec.channels * height * width, spec.width),
+        nn.ReLU(),
+        nn.Linear(spec.width, spec.width),
+        nn.ReLU(),
+        nn.Linear(spec.width, spec.classes),
+    )
 
 
 class SineLayer(nn.Linear):
@@ -133,8 +128,8 @@ class SineLayer(nn.Linear):
         return torch.sin(FREQUENCY * super().forward(features))
 
 
-class Siren(nn.Sequential):
-    """Three layers of w sines and a linear one (SIREN, Sitzmann et al. 2020).
+def siren(spec: ModelSpec) -> nn.Sequential:
+    """Returns three layers of w sines and a linear one (SIREN, Sitzmann et al. 2020).
 
     Weights of the first layer, of n inputs, begin uniform in ``[-1 / n, 1 / n]``, those of the
     others in ``[-sqrt(6 / n) / 30, sqrt(6 / n) / 30]``, so that sines of sines are spread alike in
@@ -147,13 +142,11 @@ class Siren(nn.Sequential):
     Shape:
         float [B, channels], in [-1, 1], to float [B, classes].
     """
-
-    def __init__(self, spec: ModelSpec) -> None:
-        bound = math.sqrt(6 / spec.width) / FREQUENCY
-        hidden = [SineLayer(spec.width, spec.width, bound) for _ in range(SINE_LAYERS - 1)]
-        last = nn.Linear(spec.width, spec.classes)
-        nn.init.uniform_(last.weight, -bound, bound)
-        super().__init__(SineLayer(spec.channels, spec.width, 1 / spec.channels), *hidden, last)
+    bound = math.sqrt(6 / spec.width) / FREQUENCY
+    hidden = [SineLayer(spec.width, spec.width, bound) for _ in range(SINE_LAYERS - 1)]
+    last = nn.Linear(spec.width, spec.classes)
+    nn.init.uniform_(last.weight, -bound, bound)
+    return nn.Sequential(SineLayer(spec.channels, spec.width, 1 / spec.channels), *hidden, last)
 
 
 class Residual(nn.Module):
@@ -220,82 +213,67 @@ def projection(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequenti
     return nn.Sequential(convolution(inputs, outputs, 1, stride), norm_layer(norm, outputs))
 
 
-def padding(channels: int) -> nn.Sequential:
-    """Returns every other pixel, and channels of zeros after the input's.
+def padding(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequential:
+    """Returns the identity, or with a stride of 2 every other pixel, and channels of zeros.
 
     The shortcut without parameters, option A of He et al. 2016, section 4.2.
     """
-    zeros = nn.ConstantPad3d((0, 0, 0, 0, 0, channels), 0.0)
+    if stride == 1:
+        return nn.Sequential()
+    zeros = nn.ConstantPad3d((0, 0, 0, 0, 0, outputs - inputs), 0.0)
     return nn.Sequential(nn.AvgPool2d(1, stride=2), zeros)
 
 
-class ResNet(nn.Sequential):
-    """ResNet-18, -34 or -50 in its CIFAR form: a 3x3 stem and no pooling after it.
+def stage(
+    block: Callable[[int, int, int], nn.Module], inputs: int, outputs: int, count: int, stride: int
+) -> Layers:
+    """Returns a number of blocks, of which the first has the stride and changes the channels."""
+    return [
+        block(inputs, outputs, stride),
+        *(block(outputs, outputs, 1) for _ in range(count - 1)),
+    ]
 
-    Four stages of widths w, 2w, 4w and 8w, each but the first halving the map. The form that the
-    paper's ResNet18 has (Jiang et al. 2019, appendix).
+
+def resnet(
+    spec: ModelSpec,
+    layers: Callable[[int, int, int, str], Layers],
+    blocks: Sequence[int],
+    growth: int = 1,
+    shortcut: Callable[[int, int, int, str], nn.Module] = projection,
+) -> nn.Sequential:
+    """Returns a ResNet in its CIFAR form: a 3x3 stem and no pooling after it.
+
+    Stages of widths w, 2w, 4w and so on, each but the first halving the map. With four of them it
+    has the form of the paper's ResNet18 (Jiang et al. 2019, appendix). With three, and `padding` as
+    shortcuts, it is that of depth 6n + 2 that was made for CIFAR (He et al. 2016, section 4.2):
+    with `projection` ResNet-32 would have 0.467 million parameters and not the published 0.46.
 
     Args:
-        spec: Its width is the first stage's, w; 64 is He et al.'s.
+        spec: Its width is the first stage's, w; that of He et al. is 64, or 16 of three stages.
         layers: Returns the layers of a block: `basic_layers` or `bottleneck_layers`.
-        growth: Channels of a block over the width of its stage: 1, or 4 of bottlenecks.
         blocks: Number of blocks of each stage.
+        growth: Channels of a block over the width of its stage: 1, or 4 of bottlenecks.
+        shortcut: Returns what the input of a block goes through: `projection` or `padding`.
 
     Shape:
         float [B, channels, H, W] to float [B, classes].
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        layers: Callable[[int, int, int, str], Layers],
-        growth: int,
-        blocks: Sequence[int],
-    ) -> None:
-        inputs, norm = spec.width, spec.norm
-        stages = conv_norm_relu(norm, spec.channels, inputs)
-        for number, count in enumerate(blocks):
-            stage = nn.Sequential()
-            outputs = spec.width * 2**number * growth
-            for block in range(count):
-                shape = (inputs, outputs, 2 if number and not block else 1, norm)
-                stage.append(Residual(layers(*shape), projection(*shape)))
-                stage.append(nn.ReLU(inplace=True))
-                inputs = outputs
-            stages.append(stage)
-        super().__init__(*stages, *classifier(inputs, spec.classes))
+    def block(inputs: int, outputs: int, stride: int) -> nn.Module:
+        shape = (inputs, outputs, stride, norm)
+        return nn.Sequential(Residual(layers(*shape), shortcut(*shape)), nn.ReLU(inplace=True))
+
+    inputs, norm = spec.width, spec.norm
+    stages = conv_norm_relu(norm, spec.channels, inputs)
+    for number, count in enumerate(blocks):
+        outputs = spec.width * 2**number * growth
+        stages += stage(block, inputs, outputs, count, 2 if number else 1)
+        inputs = outputs
+    return nn.Sequential(*stages, *classifier(inputs, spec.classes))
 
 
-class SmallResNet(nn.Sequential):
-    """The ResNets made for CIFAR, of depth 6n + 2 (He et al. 2016, section 4.2).
-
-    Three stages of n blocks of widths w, 2w and 4w, with shortcuts that pad by zeros (option A)
-    as in that section; with 1x1 convolutions in their place, ResNet-32 would have 0.467 million
-    parameters and not the published 0.46.
-
-    Args:
-        spec: Its width is the first stage's, w; 16 is He et al.'s.
-        blocks: n.
-
-    Shape:
-        float [B, channels, H, W] to float [B, classes].
-    """
-
-    def __init__(self, spec: ModelSpec, blocks: int) -> None:
-        inputs, norm = spec.width, spec.norm
-        layers = conv_norm_relu(norm, spec.channels, inputs)
-        for outputs in (inputs, 2 * inputs, 4 * inputs):
-            for _ in range(blocks):
-                wider = outputs != inputs
-                shortcut = padding(outputs - inputs) if wider else nn.Identity()
-                block = basic_layers(inputs, outputs, 2 if wider else 1, norm)
-                layers += [Residual(block, shortcut), nn.ReLU(inplace=True)]
-                inputs = outputs
-        super().__init__(*layers, *classifier(inputs, spec.classes))
-
-
-class WideResNet(nn.Sequential):
-    """WRN-d-k: three stages of (d - 4) / 6 blocks, k times as wide as a ResNet's.
+def wide_resnet(spec: ModelSpec, blocks: int, factor: int, dropout: float) -> nn.Sequential:
+    """Returns WRN-d-k: three stages of (d - 4) / 6 blocks, k times as wide as a ResNet's.
 
     Normalisation and ReLU come before each convolution. A stem of w channels is followed by
     stages of k w, 2 k w and 4 k w, of which the second and the third halve the map.
@@ -310,17 +288,14 @@ class WideResNet(nn.Sequential):
     Shape:
         float [B, channels, H, W] to float [B, classes].
     """
-
-    def __init__(self, spec: ModelSpec, blocks: int, factor: int, dropout: float) -> None:
-        inputs, norm = spec.width, spec.norm
-        layers: Layers = [convolution(spec.channels, inputs)]
-        for number in range(3):
-            outputs = spec.width * factor * 2**number
-            for block in range(blocks):
-                stride = 2 if number and not block else 1
-                layers.append(wide_block(inputs, outputs, stride, norm, dropout))
-                inputs = outputs
-        super().__init__(*layers, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
+    inputs, norm = spec.width, spec.norm
+    layers: Layers = [convolution(spec.channels, inputs)]
+    block = partial(wide_block, norm=norm, dropout=dropout)
+    for number in range(3):
+        outputs = spec.width * factor * 2**number
+        layers += stage(block, inputs, outputs, blocks, 2 if number else 1)
+        inputs = outputs
+    return nn.Sequential(*layers, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
 
 
 def wide_block(inputs: int, outputs: int, stride: int, norm: str, dropout: float) -> nn.Module:
@@ -340,8 +315,8 @@ def wide_block(inputs: int, outputs: int, stride: int, norm: str, dropout: float
     return nn.Sequential(*first, Residual(layers, convolution(inputs, outputs, 1, stride)))
 
 
-class DenseNet(nn.Sequential):
-    """DenseNet-BC: every layer sees the features of all layers before it in its block.
+def densenet(spec: ModelSpec, layers: Sequence[int]) -> nn.Sequential:
+    """Returns DenseNet-BC: each layer sees the features of all layers before it in its block.
 
     A stem of 2k channels; blocks of layers that add k channels each; between two blocks a 1x1
     convolution to half the channels, and a mean over squares of 2x2.
@@ -354,21 +329,19 @@ class DenseNet(nn.Sequential):
         float [B, channels, H, W] to float [B, classes]; H and W at least 2 to the number of
         blocks less one.
     """
-
-    def __init__(self, spec: ModelSpec, layers: Sequence[int]) -> None:
-        growth, norm = spec.width, spec.norm
-        inputs = 2 * growth
-        stages: Layers = [convolution(spec.channels, inputs)]
-        for number, count in enumerate(layers):
-            if number:
-                stages += [*norm_relu_conv(norm, inputs, inputs // 2, 1), nn.AvgPool2d(2)]
-                inputs //= 2
-            for _ in range(count):
-                layer = norm_relu_conv(norm, inputs, 4 * growth, 1)
-                layer += norm_relu_conv(norm, 4 * growth, growth)
-                stages.append(Concatenation([], layer))
-                inputs += growth
-        super().__init__(*stages, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
+    growth, norm = spec.width, spec.norm
+    inputs = 2 * growth
+    stages: Layers = [convolution(spec.channels, inputs)]
+    for number, count in enumerate(layers):
+        if number:
+            stages += [*norm_relu_conv(norm, inputs, inputs // 2, 1), nn.AvgPool2d(2)]
+            inputs //= 2
+        for _ in range(count):
+            layer = norm_relu_conv(norm, inputs, 4 * growth, 1)
+            layer += norm_relu_conv(norm, 4 * growth, growth)
+            stages.append(Concatenation([], layer))
+            inputs += growth
+    return nn.Sequential(*stages, *norm_relu(norm, inputs), *classifier(inputs, spec.classes))
 
 
 # Channels of a block's paths: 1x1; 3x3, reduced and made; 5x5, reduced and made; pooled.
@@ -389,8 +362,8 @@ INCEPTIONS = (
 INCEPTION_STEM = 192
 
 
-class GoogLeNet(nn.Sequential):
-    """GoogLeNet in its CIFAR form: a 3x3 stem, normalisation, no auxiliary classifiers.
+def googlenet(spec: ModelSpec) -> nn.Sequential:
+    """Returns GoogLeNet in its CIFAR form: a 3x3 stem, normalisation, no auxiliary classifiers.
 
     The form of pytorch-cifar: two 3x3 convolutions stand for a 5x5 one, as one less than
     that costs; each convolution is followed by a normalisation and a ReLU.
@@ -402,18 +375,16 @@ class GoogLeNet(nn.Sequential):
     Shape:
         float [B, channels, H, W] to float [B, classes].
     """
-
-    def __init__(self, spec: ModelSpec) -> None:
-        inputs, norm = spec.width, spec.norm
-        layers = conv_norm_relu(norm, spec.channels, inputs)
-        for block in INCEPTIONS:
-            if block is None:
-                layers.append(nn.MaxPool2d(3, stride=2, padding=1))
-                continue
-            paths = [max(1, channels * spec.width // INCEPTION_STEM) for channels in block]
-            layers.append(inception(inputs, paths, norm))
-            inputs = paths[0] + paths[2] + paths[4] + paths[5]
-        super().__init__(*layers, *classifier(inputs, spec.classes))
+    inputs, norm = spec.width, spec.norm
+    layers = conv_norm_relu(norm, spec.channels, inputs)
+    for block in INCEPTIONS:
+        if block is None:
+            layers.append(nn.MaxPool2d(3, stride=2, padding=1))
+            continue
+        paths = [max(1, channels * spec.width // INCEPTION_STEM) for channels in block]
+        layers.append(inception(inputs, paths, norm))
+        inputs = paths[0] + paths[2] + paths[4] + paths[5]
+    return nn.Sequential(*layers, *classifier(inputs, spec.classes))
 
 
 def inception(inputs: int, paths: list[int], norm: str) -> Concatenation:
@@ -443,8 +414,8 @@ MOBILE_STAGES = (
 MOBILE_STEM, MOBILE_LAST = 32, 1280
 
 
-class MobileNetV2(nn.Sequential):
-    """MobileNetV2 in its CIFAR form: no halving by the stem and by the second stage.
+def mobilenet_v2(spec: ModelSpec) -> nn.Sequential:
+    """Returns MobileNetV2 in its CIFAR form: no halving by the stem and by the second stage.
 
     The form of the paper's experiments (Jiang et al. 2019, appendix: pytorch-cifar): every
     block of stride 1 has a shortcut, by a 1x1 convolution where the channels change, and ReLU
@@ -457,27 +428,24 @@ class MobileNetV2(nn.Sequential):
         float [B, channels, H, W] to float [B, classes].
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
-        def scaled(channels: int) -> int:
-            return max(1, channels * spec.width // MOBILE_STEM)
+    def scaled(channels: int) -> int:
+        return max(1, channels * spec.width // MOBILE_STEM)
 
-        inputs, norm = spec.width, spec.norm
-        layers = conv_norm_relu(norm, spec.channels, inputs)
-        for expansion, channels, count, first in MOBILE_STAGES:
-            outputs = scaled(channels)
-            for block in range(count):
-                stride = 1 if block else first
-                layers.append(inverted_residual(inputs, outputs, expansion, stride, norm))
-                inputs = outputs
-        super().__init__(
-            *layers,
-            *conv_norm_relu(norm, inputs, scaled(MOBILE_LAST), 1),
-            *classifier(scaled(MOBILE_LAST), spec.classes),
-        )
+    inputs, norm = spec.width, spec.norm
+    layers = conv_norm_relu(norm, spec.channels, inputs)
+    for expansion, channels, count, stride in MOBILE_STAGES:
+        block = partial(inverted_residual, expansion=expansion, norm=norm)
+        layers += stage(block, inputs, scaled(channels), count, stride)
+        inputs = scaled(channels)
+    return nn.Sequential(
+        *layers,
+        *conv_norm_relu(norm, inputs, scaled(MOBILE_LAST), 1),
+        *classifier(scaled(MOBILE_LAST), spec.classes),
+    )
 
 
 def inverted_residual(
-    inputs: int, outputs: int, expansion: int, stride: int, norm: str
+    inputs: int, outputs: int, stride: int, expansion: int, norm: str
 ) -> nn.Module:
     """Returns a 1x1 convolution to many channels, a 3x3 one for each, and a 1x1 one to few.
 

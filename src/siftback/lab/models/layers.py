@@ -19,7 +19,7 @@ class ModelSpec(NamedTuple):
         classes: Number of logits, or of colours.
         channels: Channels of the images, of a model of images; of others the inputs of an example.
         norm: ``"batch"`` or ``"group"``; ``mlp``, ``vit`` and models of texts have neither.
-        size: Height and width of the images; only `Mlp` depends on them.
+        size: Height and width of the images; only `mlp` depends on them.
         vocabulary: Number of tokens, of a model of texts.
         length: The most tokens of a text.
     """

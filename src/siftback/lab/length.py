@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -25,20 +25,6 @@ RAPL = Path("/sys/class/powercap/intel-rapl")
 """The counters of the processors' energy, where the kernel shows them."""
 
 
-class Spent(NamedTuple):
-    """The epochs, cost and time that a run has used up.
-
-    Attributes:
-        epochs: Epochs of source examples, with fractions.
-        cost: Forwards of one example.
-        seconds: Seconds of training.
-    """
-
-    epochs: float
-    cost: float
-    seconds: float
-
-
 @dataclass(frozen=True)
 class Length:
     """The length of a training.
@@ -50,7 +36,7 @@ class Length:
         most_seconds: The longest that it may take, likewise.
 
     >>> length = Length("epochs", 10.0, most_seconds=60.0)
-    >>> length.done(Spent(4.0, 1e6, 59.0)), length.is_over(Spent(4.0, 1e6, 61.0))
+    >>> length.done(4.0, 1e6, 59.0), length.is_over(4.0, 1e6, 61.0)
     (0.4, True)
     """
 
@@ -99,14 +85,21 @@ class Length:
             return cls("cost", cost, most_seconds=seconds)
         return cls("seconds", seconds)
 
-    def done(self, spent: Spent) -> float:
-        """Returns the share of the training done, in [0, 1]."""
-        return min(float(getattr(spent, self.kind)) / self.amount, 1.0)
+    def done(self, epochs: float, cost: float, seconds: float) -> float:
+        """Returns the share of the training done, in [0, 1].
 
-    def is_over(self, spent: Spent) -> bool:
+        Args:
+            epochs: Epochs of source examples so far, with fractions.
+            cost: Forwards of one example so far.
+            seconds: Seconds of training so far.
+        """
+        spent = {"epochs": epochs, "cost": cost, "seconds": seconds}[self.kind]
+        return min(spent / self.amount, 1.0)
+
+    def is_over(self, epochs: float, cost: float, seconds: float) -> bool:
         """Returns whether the training is done, or has used up what it may."""
-        is_spent = spent.cost >= self.most_cost or spent.seconds >= self.most_seconds
-        return is_spent or self.done(spent) >= 1
+        is_spent = cost >= self.most_cost or seconds >= self.most_seconds
+        return is_spent or self.done(epochs, cost, seconds) >= 1
 
 
 class PhaseClock:

@@ -6,7 +6,7 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.length import Length, Spent
+from siftback.lab.length import Length
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.run.progress import Reporter
@@ -99,11 +99,11 @@ def test_a_time_budget_beside_epochs_ends_them_early(tmp_path: Path) -> None:
 def test_rates_follow_the_time_where_it_is_the_length(tmp_path: Path) -> None:
     """A rate that falls to nothing leaves a training loss that moves no more; a cap does not."""
     length = Length.of(RUN, settings(time_budget=10.0), 100)
-    assert length.done(Spent(99.0, 1e9, 2.5)) == 0.25
+    assert length.done(99.0, 1e9, 2.5) == 0.25
     cap = Length.of(RUN, settings(epochs=4.0, time_budget=10.0), 100)
-    assert cap.done(Spent(1.0, 1e9, 9.9)) == 0.25
-    assert not cap.is_over(Spent(1.0, 1e9, 9.9))
-    assert cap.is_over(Spent(1.0, 1e9, 10.0))
+    assert cap.done(1.0, 1e9, 9.9) == 0.25
+    assert not cap.is_over(1.0, 1e9, 9.9)
+    assert cap.is_over(1.0, 1e9, 10.0)
 
 
 def test_an_error_ends_training_where_it_is_first_measured(tmp_path: Path) -> None:

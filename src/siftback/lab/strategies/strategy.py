@@ -28,7 +28,7 @@ from siftback.lab.data.augment import mix
 from siftback.lab.data.data_set import KINDS, DataSet, ImageData, Kind, TextData
 from siftback.lab.data.stream import PADDING, Batch, BatchStream
 from siftback.lab.forward import autocast_of, example_losses, mean_loss
-from siftback.lab.length import BACKWARD, FORWARD, Length, PhaseClock, Spent
+from siftback.lab.length import BACKWARD, FORWARD, Length, PhaseClock
 from siftback.lab.settings import Run, Settings
 
 AN_EPOCH = Epochs(1)
@@ -261,17 +261,17 @@ class TrainingBatches:
         return self.stats.seen / self.epoch_examples
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> tuple[float, float, float]:
         """Epochs, cost and seconds so far."""
-        return Spent(self.epochs, self.cost, self.job.clock.passed)
+        return self.epochs, self.cost, self.job.clock.passed
 
     def done(self) -> float:
         """Returns the share of the training done: of its source examples, its cost or its time."""
-        return self.job.length.done(self.spent)
+        return self.job.length.done(*self.spent)
 
     def is_over(self) -> bool:
         """Returns whether the training ends."""
-        return self.job.length.is_over(self.spent)
+        return self.job.length.is_over(*self.spent)
 
     def rate_progress(self) -> float:
         """Returns how far the learning rate is, by what was seen, or by what was trained on."""

@@ -201,7 +201,7 @@ def finisher(
 ) -> Callable[[Tensor, Tensor, torch.Generator | None], Batch]:
     """Returns the last step to a batch of a data set, with its arguments as in `BatchStream`."""
     if isinstance(data, ImageData):
-        return NormalisedImages(data, device, channels_last, augment or data.augmentation)
+        return image_finisher(data, device, channels_last, augment or data.augmentation)
     if isinstance(data, TableData):
         mean, std = (moment.to(device) for moment in data.moments)
         # A number that is missing becomes 0, the mean.
@@ -217,28 +217,29 @@ def trim_texts(tokens: Tensor, labels: Tensor, generator: torch.Generator | None
     return tokens[:, :longest].long(), labels if labels.ndim == 1 else labels[:, :longest]
 
 
-class NormalisedImages:
-    """Augments images, and turns bytes to floats: ``image * 1 / (255 * std) - mean / std``."""
+def image_finisher(
+    data: ImageData, device: str | torch.device, channels_last: bool, augment: Augment
+) -> Callable[[Tensor, Tensor, torch.Generator | None], Batch]:
+    """Returns what augments images, where there is a generator, and turns their bytes to floats.
 
-    def __init__(
-        self, data: ImageData, device: str | torch.device, channels_last: bool, augment: Augment
-    ) -> None:
-        self._augment = augment
-        self._layout = torch.channels_last if channels_last else torch.contiguous_format
-        mean, std = data.moments
-        # The byte nearest to the mean of each channel, which becomes 0.
-        self._zero = (255 * mean).round().to(torch.uint8)
-        # A whole image of constants, in the batch's own layout, lets torch run over both as over
-        # one long vector: several times faster than broadcasting three numbers.
-        shape = (1, *data.train_inputs.shape[1:])
-        self._scale, self._shift = (
-            constants.view(1, -1, 1, 1).expand(shape).contiguous(memory_format=self._layout)
-            for constants in ((1 / (255 * std)).to(device), (-mean / std).to(device))
-        )
+    These are ``image * 1 / (255 * std) - mean / std``, float32[B, C, H, W].
+    """
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    mean, std = data.moments
+    # The byte nearest to the mean of each channel, which becomes 0.
+    zero = (255 * mean).round().to(torch.uint8)
+    # A whole image of constants, in the batch's own layout, lets torch run over both as over
+    # one long vector: several times faster than broadcasting three numbers.
+    shape = (1, *data.train_inputs.shape[1:])
+    scale, shift = (
+        constants.view(1, -1, 1, 1).expand(shape).contiguous(memory_format=layout)
+        for constants in ((1 / (255 * std)).to(device), (-mean / std).to(device))
+    )
 
-    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:
-        """Returns images, float32[B, C, H, W], augmented where there is a generator; and labels."""
+    def finish(images: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:
         if generator is not None:
-            images = self._augment(images, generator, self._zero)
-        floats = images.to(torch.float32, memory_format=self._layout)
-        return floats.mul_(self._scale).add_(self._shift), labels
+            images = augment(images, generator, zero)
+        floats = images.to(torch.float32, memory_format=layout)
+        return floats.mul_(scale).add_(shift), labels
+
+    return finish

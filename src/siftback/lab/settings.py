@@ -77,28 +77,27 @@ def parse_duration(name: str, text: str) -> float:
     raise ConfigError(f"{name} {text!r}: give a time such as 90s, 30m, 12h or 1h30m")
 
 
-def parse_share(name: str, text: object) -> float:
+def parse_share(name: str, text: str) -> float:
     """Returns a share of the training, a percentage, so that it is never taken for epochs.
 
     >>> parse_share("tail", "15%")
     0.15
     """
-    if isinstance(text, str) and re.fullmatch(r"\d{1,9}(\.\d+)?%", text.strip()):
-        return parse_number(name, text.strip())
+    if re.fullmatch(r"\d{1,9}(\.\d+)?%", text):
+        return parse_number(name, text)
     raise ConfigError(f"{name} {text!r}: give a percentage of the training, such as 15%")
 
 
-def parse_warmup(name: str, text: object) -> Epochs | Share:
+def parse_warmup(name: str, text: str) -> Epochs | Share:
     """Returns a warm-up, in epochs or as a share of the training.
 
     >>> parse_warmup("warmup", "2e"), parse_warmup("warmup", "15%"), parse_warmup("warmup", "0")
     (Epochs(2), Share(0.15), Epochs(0))
     """
-    written = text.strip() if isinstance(text, str) else ""
-    if re.fullmatch(r"\d+(\.\d+)?e|0", written):
-        return Epochs(float(written.removesuffix("e")))
-    if written.endswith("%"):
-        return Share(min(parse_share(name, written), 1.0))
+    if re.fullmatch(r"\d+(\.\d+)?e|0", text):
+        return Epochs(float(text.removesuffix("e")))
+    if text.endswith("%"):
+        return Share(min(parse_share(name, text), 1.0))
     raise ConfigError(
         f"{name} {text!r}: give epochs such as 1e, a percentage of the training such as 15%, or 0"
     )

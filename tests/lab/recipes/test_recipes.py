@@ -254,9 +254,9 @@ def test_both_scales_have_the_budgets_of_both(own):
         ('"cnn"', '"cmm"', r"own.toml \[full\]: .*cmm"),
         ('"sb"', '"bs"', r"own.toml \[full\]: no strategy 'bs'"),
         ("flip", "flop", r"own.toml \[small.noisy\]: no key 'flop'; did you mean flip\?"),
-        ("epochs = 2\n", "epochs = '2'\n", r"own.toml \[small.plain\]: epochs = '2' is not float"),
-        ("width = 2", "width = 2.5", r"\[full\]: width = 2.5 is not int"),
-        ("width = 2", "width = true", r"\[full\]: width = True is not int"),
+        ("epochs = 2\n", "epochs = 'a'\n", r"own.toml \[small.plain\]: epochs 'a': give a number"),
+        ("width = 2", "width = 2.5", r"\[full\]: width '2.5': give an integer"),
+        ("width = 2", "width = true", r"\[full\]: width 'True': give an integer"),
         ("keep = [0.5]", "keep = 0.5", r"keep = 0.5 is not a list; write it as \[...\]"),
         ("keep = [0.5]", "keep = [1.5]", r"\[full\]: keep=1.5 is not a share"),
         ("keep = [0.5]", "keep = [0.5]\nseeds = [0.5]", r"seeds = 0.5 is not int"),
@@ -302,7 +302,7 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
     with pytest.raises(ConfigError, match=r"--set: no key 'epoch'; did you mean epochs\?"):
         parse_changes(["epoch=3"])
     with pytest.raises(ConfigError, match="width 'wide': give an integer"):
-        parse_changes(["width=wide"])
+        recipe.plans("full", parse_changes(["width=wide"]))
     with pytest.raises(ConfigError, match=r"recipe own \[full\]: no strategy 'bs'"):
         recipe.plans("full", parse_changes(["strategies=bs"]))
     limited = recipe.plans("full", parse_changes(["time_budget=1h30m", "evaluate_at=0.1"]))[""]

@@ -33,9 +33,12 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
     """
     groups: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        settings = comparison.environment.get("arguments") or {}
-        whole = _DEFAULTS | settings
-        shared = {key: value for key, value in whole.items() if key not in {*PLAN, *varied}}
+        whole = _DEFAULTS | (comparison.environment.get("arguments") or {})
+        shared = {
+            key: float(value) if isinstance(value, int) else value  # 10 epochs are 10.0
+            for key, value in whole.items()
+            if key not in {*PLAN, *varied}
+        }
         # Records by hand may differ in what their settings do not say.
         key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
         groups.setdefault(key, []).append(comparison)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from rich.table import Table
 
@@ -23,29 +23,23 @@ from siftback.lab.figures.writing import write_analysis
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.folder import is_comparison
-from siftback.lab.records.formatting import listed, one_of, readable
+from siftback.lab.records.formatting import fact, listed, one_of, readable
 from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.settings import (
-    TYPES,
+    SETTINGS,
     Settings,
     parse_names,
     parse_numbers,
     parse_setting,
-    parse_share,
     parse_switch,
-    parse_warmup,
 )
 from siftback.lab.strategies.table import find_strategy
 
 _FOLDER = Path(__file__).parent
-_STRINGS, _NUMBERS, _INTEGERS = tuple[str, ...], tuple[float, ...], tuple[int, ...]
-# The types of a file's keys, beside those of settings, and what a comparison is left out of them.
-_ABOUT = {"title": str, "source": str, "draw": _STRINGS, "uses": _STRINGS, "note": str}
-_OF_PLAN = {"strategies": _STRINGS, "keep": _NUMBERS, "seeds": _INTEGERS, "matched": bool}
-_DEFAULTS = {"keep": (0.33,), "seeds": (0,), "matched": False}
-_KEYS = TYPES | _OF_PLAN
-# Settings that a file says in words.
-_IN_WORDS: dict[str, Callable[[str, Any], Any]] = {"warmup": parse_warmup, "tail": parse_share}
+# The types of a file's keys, beside settings: of a list those of its entries.
+_ABOUT = {"title": str, "source": str, "draw": [str], "uses": [str], "note": str}
+_OF_PLAN = {"strategies": [str], "keep": [float, int], "seeds": [int], "matched": bool}
+_DEFAULTS: dict[str, Any] = {"keep": (0.33,), "seeds": (0,), "matched": False}
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
 
@@ -181,11 +175,7 @@ def read_recipe(path: Path) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     check_keys(str(path), content, [*_ABOUT, *_TABLES], ("title", "source", "draw"))
-    about = {
-        name: read_value(str(path), name, content[name], _ABOUT[name])
-        for name in _ABOUT
-        if name in content
-    }
+    about = read_values(str(path), content, _ABOUT)
     if unknown := [name for name in about["draw"] if name not in ANALYSES]:
         raise ConfigError(
             f"{path}: draw: no analysis {', '.join(unknown)}; {one_of(unknown[0], ANALYSES)}"
@@ -208,19 +198,21 @@ def read_recipe(path: Path) -> Recipe:
 def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     """Returns changes, each written as ``KEY=VALUE``, lists with commas between.
 
+    Settings stay as they are written, as in a file, and are read with it.
+
     Raises:
-        ConfigError: For a key that no comparison has or that comes twice, or a value that it
-            cannot have.
+        ConfigError: For a key that no comparison has or that comes twice.
 
     >>> parse_changes(["time_budget=12h", "strategies=traditional,sb"])
-    {'time_budget': 43200.0, 'strategies': ['traditional', 'sb']}
+    {'time_budget': '12h', 'strategies': ['traditional', 'sb']}
     """
     readers: dict[str, Callable[[str, str], Any]] = {
-        **dict.fromkeys(_IN_WORDS, lambda name, text: text),  # as in a file, and read with it
         "strategies": lambda name, text: parse_names(text),
         "keep": parse_numbers,
         "matched": parse_switch,
     }
+    known = [*SETTINGS, *_OF_PLAN]
+    known.remove("seeds")  # which are an option
     changes: dict[str, Any] = {}
     for assignment in texts:
         name, equals, text = assignment.partition("=")
@@ -228,8 +220,8 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {assignment}: give a key and a value, such as epochs=2")
         if name in changes:
             raise ConfigError(f"--set {name}: given more than once; give each key once")
-        check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
-        changes[name] = readers.get(name, parse_setting)(name, text)
+        check_keys("--set", [name], known)
+        changes[name] = readers[name](name, text) if name in readers else text
     return changes
 
 
@@ -248,12 +240,11 @@ def read_plan(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) -
     if lengths & changes.keys():
         keys = {name: value for name, value in keys.items() if name not in lengths}
     keys = {**keys, **changes}
-    check_keys(where, keys, list(_KEYS), ("data", "model", "strategies"))
-    values: dict[str, Any] = dict(_DEFAULTS)
-    values |= {name: read_value(where, name, keys[name], _KEYS[name]) for name in keys}
-    lists = [values.pop(name) for name in _OF_PLAN]
+    check_keys(where, keys, [*SETTINGS, *_OF_PLAN], ("data", "model", "strategies"))
+    lists = _DEFAULTS | read_values(where, keys, _OF_PLAN)
     try:
-        return Plan(Settings(**values), *lists)
+        settings = {name: read_setting(name, keys[name]) for name in keys if name in SETTINGS}
+        return Plan(Settings(**settings), *(lists[name] for name in _OF_PLAN))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
@@ -298,28 +289,31 @@ def check_keys(
             raise ConfigError(f"{where} says no {name}: add it")
 
 
-def read_value(where: str, name: str, value: Any, kind: Any) -> Any:
-    """Returns a value as its key has it: a list as a tuple, and nothing of another type."""
-    if name in _IN_WORDS:
-        return _IN_WORDS[name](f"{where}: {name}", value)
-    is_list = any(get_origin(option) in (tuple, Sequence) for option in (kind, *get_args(kind)))
-    if is_list and not isinstance(value, list | tuple):
-        raise ConfigError(f"{where}: {name} = {value!r} is not a list; write it as [...]")
-    types = plain_types(kind)
-    for entry in value if is_list else [value]:
-        if type(entry) not in types:
-            names = " or ".join(sorted(option.__name__ for option in types))
-            raise ConfigError(f"{where}: {name} = {entry!r} is not {names}")
-    return tuple(value) if is_list else value
+def read_values(where: str, table: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a table's keys of these kinds, a list as a tuple.
+
+    Raises:
+        ConfigError: If one is of another type.
+    """
+    values: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if name not in table:
+            continue
+        value, is_list = table[name], isinstance(kind, list)
+        if is_list and not isinstance(value, list | tuple):
+            raise ConfigError(f"{where}: {name} = {value!r} is not a list; write it as [...]")
+        types = kind if is_list else [kind]
+        for entry in value if is_list else [value]:
+            if type(entry) not in types:
+                names = " or ".join(option.__name__ for option in types)
+                raise ConfigError(f"{where}: {name} = {entry!r} is not {names}")
+        values[name] = tuple(value) if is_list else value
+    return values
 
 
-def plain_types(kind: Any) -> set[type]:
-    """Returns the types of a hint's values, of a list those of its entries."""
-    if get_origin(kind) is Literal:
-        return {str}
-    if options := get_args(kind):
-        return set().union(*map(plain_types, options)) - {type(None)}
-    return {float, int} if kind is float else {kind} if isinstance(kind, type) else set()
+def read_setting(name: str, value: Any) -> Any:
+    """Returns a setting of a file, where numbers, switches and lists may be TOML's own."""
+    return parse_setting(name, ",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _section(scale: str, name: str) -> str:
@@ -498,7 +492,7 @@ def plan_table(plans: Mapping[Path, Plan]) -> Table:
         done = "finished; " if is_finished(plan, folder) else ""
         settings, runs = plan.settings, plan.runs()
         changed = [
-            f"{field.name} {value}"
+            f"{field.name} {fact(value)}"
             for field in fields(Settings)
             if field.name not in ("data", "model", "width", "norm", "train_limit")
             and (value := getattr(settings, field.name)) != field.default

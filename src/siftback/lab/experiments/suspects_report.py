@@ -84,9 +84,7 @@ def rank_suspects(suspects: pd.DataFrame) -> pd.DataFrame:
 
 def write_ranked(path: Path, run: str, suspects: pd.DataFrame) -> None:
     """Writes the examples that the guard or cleanlab lists, by falling score."""
-    ranked = rank_suspects(suspects)
-    columns = {name: torch.tensor(ranked[name].to_numpy()) for name in ranked}
-    write_columns(path, columns, {"run": run})
+    write_columns(path, dict(rank_suspects(suspects)), {"run": run})
 
 
 def precision_recall(listed: Tensor, wrong: Tensor) -> tuple[float, float]:

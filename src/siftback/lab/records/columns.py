@@ -1,9 +1,11 @@
-"""Tensors as columns of a Parquet file, which says in its metadata how they were made."""
+"""Numbers as columns of a Parquet file, which says in its metadata how they were made."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import parquet
@@ -13,18 +15,18 @@ from siftback.errors import ConfigError
 from siftback.lab.records.folder import atomic_write
 
 
-def write_columns(path: Path, columns: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+def write_columns(path: Path, columns: Mapping[str, Any], metadata: dict[str, Any]) -> None:
     """Writes a file, so that no reader sees half of it.
 
     Args:
         path: Where to; folders are made.
-        columns: By name, of one length.
+        columns: By name, of one length: arrays, tensors, series or lists.
         metadata: How they were made, fit for JSON.
     """
-    table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
+    table = pa.table({name: np.asarray(column) for name, column in columns.items()})
     with atomic_write(path) as whole:
         described = table.replace_schema_metadata({"siftback": json.dumps(metadata)})
-        parquet.write_table(described, whole, write_page_checksum=True)
+        parquet.write_table(described, whole, compression="zstd", write_page_checksum=True)
 
 
 def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from siftback.errors import ConfigError
-from siftback.lab.records.folder import atomic_write
+from siftback.lab.records.columns import write_columns
 from siftback.lab.records.formatting import one_of
 
 KINDS = ("losses", "gradients", "confidence")
@@ -117,7 +117,5 @@ def write_look(path: Path, epoch: float, columns: dict[str, Any]) -> None:
         epoch: Epochs of source examples done.
         columns: The other columns by name, of one length: arrays, tensors or lists.
     """
-    arrays = {name: np.asarray(column) for name, column in columns.items()}
-    table = pa.table({"epoch": np.full(len(next(iter(arrays.values()))), epoch), **arrays})
-    with atomic_write(path) as whole:
-        parquet.write_table(table, whole, compression="zstd")
+    rows = len(next(iter(columns.values())))
+    write_columns(path, {"epoch": np.full(rows, epoch), **columns}, {})

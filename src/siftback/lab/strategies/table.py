@@ -327,16 +327,14 @@ def find_strategy(name: str) -> Strategy:
     ('1 + 3s', '1/5 + 3s')
     """
     if match := re.fullmatch(r"stale-sb-([1-9]\d{0,8})", name):
-        every = int(match[1])
-        stale = STRATEGIES["stale-sb"]
+        every, stale = int(match[1]), STRATEGIES["stale-sb"]
+        build = _refreshed(siftback.Stale)
         return replace(
             stale,
             name=name,
             cost=replace(stale.cost, interval=every),
             library=f"Stale(keep={{keep:g}}, every={every})",
-            build=lambda keep, settings: siftback.Stale(
-                keep, every=every, scorer=fresh_scorer(settings)
-            ),
+            build=lambda keep, settings: build(keep, replace(settings, stale_every=every)),
         )
     if name not in STRATEGIES:
         raise ConfigError(f"no strategy {name!r}: {one_of(name, STRATEGIES)}")

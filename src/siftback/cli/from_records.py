@@ -122,16 +122,12 @@ def suspects_command(
         out: A Parquet file, to list all label issues of that run in.
         most: How many to print.
     """
-    from siftback.lab.experiments.suspects_report import (
-        read_suspects,
-        suspects_tables,
-        write_ranked,
-    )
+    from siftback.lab.experiments import suspects_report
 
-    suspects = read_suspects(run, name)
+    suspects = suspects_report.read_suspects(run, name)
     if out is not None:
-        write_ranked(out, *next(iter(suspects.items())))
-    Console().print(suspects_tables(suspects, most))
+        suspects_report.write_ranked(out, *next(iter(suspects.items())))
+    Console().print(suspects_report.suspects_tables(suspects, most))
 
 
 @command("pack")

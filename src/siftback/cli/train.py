@@ -324,31 +324,24 @@ def run_command(
     from siftback.lab.experiments.comparison import compare, is_finished
     from siftback.lab.figures.figure import Grid, Missing
     from siftback.lab.figures.writing import format_rows
-    from siftback.lab.recipes.recipe import (
-        draw_recipe,
-        find_recipe,
-        find_scale,
-        parse_changes,
-        plan_table,
-        recipe_plans,
-    )
+    from siftback.lab.recipes import recipe as recipes
     from siftback.lab.records import tables
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    experiment, size = find_recipe(recipe), find_scale(scale)
-    changes = parse_changes(changed or [])
+    experiment, size = recipes.find_recipe(recipe), recipes.find_scale(scale)
+    changes = recipes.parse_changes(changed or [])
     if seeds is not None:
         changes["seeds"] = parse_seeds(seeds)
-    named = recipe_plans(experiment, size, out, changes)
+    named = recipes.recipe_plans(experiment, size, out, changes)
     plans = {folder: plan for folder, plan in named.items() if folder.name.startswith(only or "")}
     if not plans:
         names = listed(folder.name for folder in named)
         raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
     existing = existing_policy(overwrite, resume)
-    table = plan_table(plans)  # all of it is checked before anything runs
+    table = recipes.plan_table(plans)  # all of it is checked before anything runs
     if dry_run:
         Console().print(table)
         return
@@ -369,7 +362,7 @@ def run_command(
     for folder in plans:
         show_comparison(Comparison.read(folder))
         typer.echo()
-    for analysis, paths in draw_recipe(experiment, size, out, plans):
+    for analysis, paths in recipes.draw_recipe(experiment, size, out, plans):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:

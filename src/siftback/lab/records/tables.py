@@ -24,6 +24,25 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
+def tabulate(rows: Rows) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Arranges rows, of which not every one has every column.
+
+    Returns:
+        The columns; the cells of each row; and whether each column stands at the left, as the first
+        one does and those of words; numbers stand at the right.
+
+    >>> tabulate([{"a": "1", "b": "2 seeds"}, {"a": "-", "c": "`random`"}])
+    (['a', 'b', 'c'], [['1', '2 seeds', ''], ['-', '', '`random`']], [True, False, True])
+    """
+    columns = columns_of(rows)
+    cells = [[row.get(name, "") for name in columns] for row in rows]
+    lefts = [
+        number == 0 or any(cell.lstrip("`")[:1].isalpha() for cell in column)
+        for number, column in enumerate(zip(*cells, strict=True))
+    ]
+    return columns, cells, lefts
+
+
 def pivot(cells: Iterable[tuple[Mapping[str, str], str, str]]) -> list[dict[str, str]]:
     """Lays out cells as rows, of which each has all columns, in the order of the cells.
 
@@ -66,14 +85,12 @@ def terminal(
         padding=(0, 1, 0, 0),  # two spaces between columns, with the box's own
         pad_edge=False,
     )
-    columns = columns_of(rows)
-    cells = [[row.get(name, "") for name in columns] for row in rows]
-    for column, (name, left) in enumerate(zip(columns, worded(cells), strict=True)):
-        words = left or column == 0
-        wraps = words if wrapped is None else name in wrapped
+    columns, cells, lefts = tabulate(rows)
+    for name, left in zip(columns, lefts, strict=True):
+        wraps = left if wrapped is None else name in wrapped
         table.add_column(
             Text(name),
-            justify="left" if words else "right",
+            justify="left" if left else "right",
             overflow="fold" if wraps else "ellipsis",  # a number that is cut off is another one
             no_wrap=not wraps,
         )
@@ -91,15 +108,13 @@ def markdown(rows: Rows) -> str:
     | sb 0.33 | 12 |
     | a\|b |  |
     """
-    columns = columns_of(rows)
-    lines = [columns, *([row.get(name, "") for name in columns] for row in rows)]
+    columns, cells, lefts = tabulate(rows)
     # A bar would end its cell, and a line's end the table.
     head, *body = (
         "| " + " | ".join(" ".join(cell.replace("|", r"\|").split()) for cell in line) + " |"
-        for line in lines
+        for line in (columns, *cells)
     )
-    sides = [":---" if left else "---:" for left in worded(lines[1:])] or ["---:"] * len(columns)
-    rule = "|" + "|".join([":---", *sides[1:]]) + "|"
+    rule = "|" + "|".join(":---" if left else "---:" for left in lefts) + "|"
     return "\n".join([head, rule, *body])
 
 
@@ -114,13 +129,3 @@ def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
-
-
-def worded(cells: Sequence[Sequence[str]]) -> list[bool]:
-    """Whether each column is of words, which stand at the left, and numbers at the right.
-
-    >>> worded([["1.5", "2 seeds", "sb"], ["-", "", "`random`"]])
-    [False, False, True]
-    """
-    first = ([cell.lstrip("`")[:1] for cell in column] for column in zip(*cells, strict=True))
-    return [any(letter.isalpha() for letter in column) for column in first]

@@ -33,7 +33,7 @@ from siftback.lab.records.folder import SUMMARY
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
 from siftback.lab.records.frame import in_order, machine_of, read_runs, signed_interval
 from siftback.lab.records.summary_table import measured, phase_rows, rows
-from siftback.lab.records.tables import as_csv, columns_of, worded
+from siftback.lab.records.tables import as_csv, tabulate
 from siftback.lab.report.measurements_page import benchmarks_of
 from siftback.lab.report.results_page import BENCHMARKS, read_templates
 from siftback.lab.report.verdict import RULE, Verdict, difference_of, headline, named, verdicts
@@ -186,13 +186,6 @@ def link_file(carried_most: float, path: str, content: bytes) -> dict[str, str]:
     if len(carried) > carried_most:
         return {"href": path, "download": name}
     return {"href": carried, "download": f"{name}.gz"}
-
-
-def tabulate(table: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Arranges rows, of which not every one has every column, and says which are of words."""
-    columns = columns_of(table)
-    cells = [[row.get(column, "") for column in columns] for row in table]
-    return {"columns": columns, "rows": cells, "worded": worded(cells)}
 
 
 def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Data sets in memory: images, texts as tokens, rows of a table, or pixels of a picture."""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -47,7 +46,7 @@ TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
-class DataSet(ABC):
+class DataSet:
     """Examples to train and to test on, in memory.
 
     Attributes:
@@ -90,9 +89,15 @@ class DataSet(ABC):
         return self.kind not in ("language", "pixels")
 
     @property
-    @abstractmethod
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images; of others 1 and 1."""
+        return 1, 1
+
+    @property
     def model_sizes(self) -> dict[str, Any]:
         """The sizes that a model of it depends on, by the arguments of ``models.build``."""
+        channels = self.train_inputs.shape[1]
+        return {"classes": self.classes, "channels": channels, "size": self.size}
 
     @property
     def flipped(self) -> Tensor:
@@ -159,12 +164,6 @@ class ImageData(DataSet):
         height, width = self.train_inputs.shape[2:]
         return height, width
 
-    @property
-    def model_sizes(self) -> dict[str, Any]:
-        """The sizes that a model of these images depends on."""
-        channels = self.train_inputs.shape[1]
-        return {"classes": self.classes, "channels": channels, "size": self.size}
-
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the training images scaled to [0, 1]: float32 [C] each.
@@ -197,11 +196,6 @@ class TableData(DataSet):
     kind: Kind = "rows"
     numbers: int
 
-    @property
-    def model_sizes(self) -> dict[str, Any]:
-        """The sizes that a model of these rows depends on."""
-        return {"classes": self.classes, "channels": self.train_inputs.shape[1], "size": (1, 1)}
-
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of each number over the training rows that have it.
@@ -228,11 +222,6 @@ class PixelData(DataSet):
     def classes(self) -> int:
         """Number of colours."""
         return self.train_labels.shape[1]
-
-    @property
-    def model_sizes(self) -> dict[str, Any]:
-        """The sizes that a model of these pixels depends on."""
-        return {"classes": self.classes, "channels": self.train_inputs.shape[1]}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

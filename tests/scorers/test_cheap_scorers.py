@@ -209,7 +209,8 @@ def test_a_model_that_cannot_be_copied_is_reported():
     model = network()
     model.features = torch.ones(2, requires_grad=True) * 2  # of a graph, as no copy can be
     for scorer in (Reduced("bf16"), Ema()):
-        with pytest.raises(ConfigError, match=r"Sequential cannot be copied .*autocast=torch.bfloat16"):
+        said = r"Sequential cannot be copied .*autocast=torch.bfloat16"
+        with pytest.raises(ConfigError, match=said):
             scorer.score(CROSS_ENTROPY, model, batch(0), None)
 
 

@@ -61,10 +61,10 @@ ARGUMENTS = {
         r"history size=0: give an integer, at least 1",
     ),
     "no loss": (
-        lambda: {"keep": 0.5, "loss_fn": None}, r"neither of loss_fn and losses given: give",
+        lambda: {"keep": 0.5, "loss_fn": None}, r"loss_fn=None and losses=None: give one",
     ),
     "two losses": (
-        lambda: {"keep": 0.5, "losses": given_losses}, r"both of loss_fn and losses given",
+        lambda: {"keep": 0.5, "losses": given_losses}, r"loss_fn=.* and losses=.*: give one of",
     ),
     "no model": (
         lambda: {"keep": 0.5, "model": None}, r"keep=0.5 selects by losses, and no model was giv",

@@ -168,6 +168,23 @@ def check_choice(name: str, value: Object, *choices: object) -> Object:
     raise ConfigError(f"{name}={format_value(value)}: give {', '.join(map(str, others))} or {last}")
 
 
+def check_either(advice: str, **options: object) -> None:
+    """Checks that one of two arguments is given, and the other one is None.
+
+    Args:
+        advice: What the error says of the two.
+        options: Their values, by name.
+
+    Raises:
+        ConfigError: If both or neither is.
+
+    >>> check_either("keep = 1 / (beta + 1)", keep=0.5, beta=None)
+    """
+    if sum(value is None for value in options.values()) != 1:
+        passed = " and ".join(f"{name}={format_value(value)}" for name, value in options.items())
+        raise ConfigError(f"{passed}: give one of them, {advice}")
+
+
 def count_examples(name: str, dataset: Sized) -> int:
     """Returns the number of examples of a data set, after checking that it says it.
 

@@ -370,7 +370,7 @@ def test_a_loss_that_is_not_finite_is_placed_where_it_is_selected_from():
         ({"place": "thread"}, "place='thread' cannot be used"),
         ({"place": "cuda:99"}, "place='cuda:99' cannot be used"),
         ({"scorer": Reduced()}, "give a scorer without a state"),
-        ({"losses": stated}, "both of loss_fn and losses given"),
+        ({"losses": stated}, "loss_fn=.* and losses=.*: give one of them"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

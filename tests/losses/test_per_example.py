@@ -245,9 +245,7 @@ def test_losses_are_float32_and_without_a_graph(dtype):
     assert not losses.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("given", "said"), [((None, None), "neither"), ((F.mse_loss, lambda m, b: b), "both")]
-)
-def test_exactly_one_form_is_given(given, said):
-    with pytest.raises(ConfigError, match=f"{said} of loss_fn and losses given: give"):
+@pytest.mark.parametrize("given", [(None, None), (F.mse_loss, lambda m, b: b)])
+def test_exactly_one_form_is_given(given):
+    with pytest.raises(ConfigError, match=r"loss_fn=.* and losses=.*: give one of them, loss_fn\("):
         resolve_losses(*given)

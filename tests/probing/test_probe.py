@@ -373,7 +373,7 @@ def test_workers_load_ahead(source):
         ({"keep": [0.5, 1.0]}, "give shares in"),
         ({"seconds": 0}, "give a number of seconds"),
         ({"scorers": {"own": len}}, "give a siftback.Scorer"),
-        ({"losses": F.mse_loss}, "both of loss_fn and losses"),
+        ({"losses": F.mse_loss}, "loss_fn=.* and losses=.*: give one of them"),
         ({"model": nn.Flatten()}, "no parameter of Flatten requires a gradient"),
     ],
 )

@@ -87,13 +87,21 @@ def test_a_subset_trains_on_what_is_kept():
         (torch.zeros(4), {"window": (0.5, 0.5)}, "0 <= a < b <= 1"),
         (torch.zeros(4), {"window": (0.5, 0.51)}, "keeps none of 4 examples"),
         (torch.zeros(4), {"drop": 0.9}, "drop=0.9 keeps none of 4"),
-        (torch.zeros(0), {"drop": 0.2}, r"scores of \[0\]"),
-        (torch.zeros(4, 2), {"drop": 0.2}, r"scores of \[4, 2\]"),
-        ([0.1, 0.2], {"drop": 0.2}, "scores of list"),
+        (torch.zeros(0), {"drop": 0.2}, r"scores=float32\[0\]: give one score"),
+        (torch.zeros(4, 2), {"drop": 0.2}, r"scores=float32\[4, 2\]: give one score"),
+        ([0.1, 0.2], {"drop": 0.2}, r"scores=\[0.1, 0.2\]: give one score"),
         (torch.tensor([0, math.nan]), {"drop": 0.2}, "1 of 2 scores are NaN.*example 1"),
-        (torch.zeros(4), {"drop": 0.2, "per_class": torch.zeros(3)}, r"per_class=\[3\] for 4"),
-        (torch.zeros(4), {"drop": 0.2, "per_class": torch.zeros(4)}, "per_class is torch.float32"),
-        (torch.zeros(4), {"drop": 0.2, "per_class": True}, "per_class=True for 4"),
+        (
+            torch.zeros(4),
+            {"drop": 0.2, "per_class": torch.zeros(3)},
+            r"per_class=float32\[3\]: give .* int64\[4\]",
+        ),
+        (
+            torch.zeros(4),
+            {"drop": 0.2, "per_class": torch.zeros(4)},
+            r"per_class=float32\[4\]: give .* int64\[4\]",
+        ),
+        (torch.zeros(4), {"drop": 0.2, "per_class": True}, "per_class=True: give"),
     ],
 )
 def test_bad_requests_to_prune_say_so(scores, options, message):

@@ -301,7 +301,7 @@ REFUSED = {
     "window": (lambda: prune(X[:, 0], window=0.5), "window=0.5"),
     "window of words": (lambda: prune(X[:, 0], window=("a", "b")), "window="),
     "window of nan": (lambda: prune(X[:, 0], window=(0.1, math.nan)), "window="),
-    "pruning bools": (lambda: prune(Y > 0, drop=0.5), "scores are torch.bool"),
+    "pruning bools": (lambda: prune(Y > 0, drop=0.5), "scores=bool"),
     "probe of no model": (lambda: probe(None, plain(), F.cross_entropy), "model=None"),
     "probe share": (lambda: probing(keep=0.5), "keep=0.5"),
     "probe word": (lambda: probing(keep="half"), "keep='half'"),

@@ -101,7 +101,7 @@ def test_a_layer_that_couples_examples_is_named(function):
         ({}, "keep=None and beta=None"),
         ({"keep": 1.5}, "keep=1.5"),
         ({"keep": 0.5, "selector": All()}, "both a selector and keep"),
-        ({"keep": 0.5, "losses": CASES["mlp"].losses}, "both of loss_fn and losses"),
+        ({"keep": 0.5, "losses": CASES["mlp"].losses}, "loss_fn=.* and losses=.*: give one"),
         ({"keep": 0.5, "backend": "fast"}, "backend='fast'"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siftback.arguments import check_object
+from siftback.arguments import check_either, check_object
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.host_reads import move
 from siftback.tensor_arguments import is_dense
@@ -487,11 +487,8 @@ def check_loss_form(loss_fn: LossFn | None, losses: Losses | None) -> None:
     Raises:
         ConfigError: If both or neither are, or ``losses`` is not a function.
     """
-    if (loss_fn is None) == (losses is None):
-        raise ConfigError(
-            f"{'neither' if losses is None else 'both'} of loss_fn and losses given: give "
-            "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"
-        )
+    advice = "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"
+    check_either(advice, loss_fn=loss_fn, losses=losses)
     if losses is not None:
         check_object("losses", losses, "a function losses(model, batch)", "__call__")
 

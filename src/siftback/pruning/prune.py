@@ -5,7 +5,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_choice, check_seed, check_share, format_value, is_number
+from siftback.arguments import (
+    check_choice,
+    check_either,
+    check_seed,
+    check_share,
+    format_value,
+    is_number,
+)
 from siftback.errors import ConfigError
 from siftback.tensor_arguments import is_dense
 
@@ -70,11 +77,9 @@ def prune(
 
 def check_rankable(scores: Tensor) -> Tensor:
     """Checks that scores can be ranked, and returns them on the CPU."""
-    if is_dense(scores) and (scores.is_complex() or scores.dtype == torch.bool):
-        raise ConfigError(f"scores are {scores.dtype}: give numbers that can be ranked, float[N]")
-    if not is_dense(scores) or scores.ndim != 1 or not len(scores):
-        shape = list(scores.shape) if is_dense(scores) else type(scores).__name__
-        raise ConfigError(f"scores of {shape}: give a tensor with one score per example, float[N]")
+    fits = is_dense(scores) and scores.ndim == 1 and len(scores)
+    if not fits or scores.is_complex() or scores.dtype == torch.bool:
+        raise ConfigError(f"scores={format_value(scores)}: give one score per example, float[N]")
     missing = scores.isnan().nonzero().flatten()
     if len(missing):
         raise ConfigError(
@@ -87,11 +92,8 @@ def check_rankable(scores: Tensor) -> Tensor:
 
 def check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
     """Checks the shares of the examples that are dropped or kept."""
-    if (drop is None) == (window is None):
-        raise ConfigError(
-            f"drop={format_value(drop)} and window={format_value(window)}: give one of them, a "
-            "share to leave out or the shares that bound what is kept"
-        )
+    advice = "a share to leave out or the shares that bound what is kept"
+    check_either(advice, drop=drop, window=window)
     if drop is not None:
         check_share("drop", drop)
     check_choice("keep", keep, "hardest", "easiest")
@@ -102,13 +104,11 @@ def check_shares(drop: float | None, keep: str, window: tuple[float, float] | No
 
 def check_classes(per_class: Tensor, count: int) -> Tensor:
     """Checks the class of each example, and returns them on the CPU."""
-    if not is_dense(per_class) or per_class.shape != (count,):
-        shape = list(per_class.shape) if is_dense(per_class) else format_value(per_class)
+    fits = is_dense(per_class) and per_class.shape == (count,)
+    if not fits or per_class.is_floating_point() or per_class.is_complex():
         raise ConfigError(
-            f"per_class={shape} for {count} scores: give the class of each example, int64[{count}]"
+            f"per_class={format_value(per_class)}: give the class of each example, int64[{count}]"
         )
-    if per_class.is_floating_point() or per_class.is_complex():
-        raise ConfigError(f"per_class is {per_class.dtype}: give integers, int64[{count}]")
     return per_class.cpu()
 
 

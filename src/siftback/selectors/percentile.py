@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_integer, check_number, check_object, check_share, format_value
+from siftback.arguments import check_either, check_integer, check_number, check_object, check_share
 from siftback.errors import ConfigError
 from siftback.host_reads import move
 from siftback.selectors.sampling import ShareSelector
@@ -36,7 +36,7 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
     """
     if check_share("keep", keep, least=False, most=True) <= floor:
         raise ConfigError(
-            f"keep={format_value(keep)} is not above floor={floor!r}, the minimum probability: "
+            f"keep={keep!r} is not above floor={floor!r}, the minimum probability: "
             "give a larger keep or a smaller floor"
         )
     return float((1 - floor) / (keep - floor) - 1)
@@ -298,11 +298,7 @@ class Percentile(ShareSelector):
         floor: float = 0.0,
     ) -> None:
         self.floor = check_share("floor", floor)
-        if (keep is None) == (beta is None):
-            raise ConfigError(
-                f"keep={format_value(keep)} and beta={format_value(beta)}: give one of them, "
-                "keep = 1 / (beta + 1)"
-            )
+        check_either("keep = 1 / (beta + 1)", keep=keep, beta=beta)
         if keep is not None:
             super().__init__(keep=keep)
         elif beta is not None:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_number, format_value
+from siftback.arguments import check_either, check_number
 from siftback.errors import ConfigError
 from siftback.host_reads import move
 from siftback.selectors.percentile import (
@@ -246,11 +246,8 @@ class Threshold(ShareSelector):
     def __init__(
         self, *, above: float | None = None, keep: float | None = None, history: int = 1024
     ) -> None:
-        if (above is None) == (keep is None):
-            raise ConfigError(
-                f"above={format_value(above)} and keep={format_value(keep)}: give one of them, a "
-                "fixed threshold or the share that a moving one keeps"
-            )
+        advice = "a fixed threshold or the share that a moving one keeps"
+        check_either(advice, above=above, keep=keep)
         self.above = None if above is None else check_number("above", above)
         self.keep = self._first_keep = 1.0
         if keep is not None:

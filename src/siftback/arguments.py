@@ -40,9 +40,9 @@ def format_value(value: object) -> str:
     """
     # Without PyTorch, which the command line's help does not wait for, nothing is a tensor.
     torch: Any = sys.modules.get("torch")
-    if torch and isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
     try:
+        if torch and isinstance(value, torch.Tensor):
+            return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
         text = " ".join(repr(value).split())
     except Exception:  # an integer of too many digits, or an object that cannot be shown
         text = f"a {type(value).__name__}"

@@ -1,12 +1,12 @@
 """Checks of arguments that are tensors, models and loaders."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from siftback.arguments import format_value
-from siftback.errors import BatchError, ConfigError
+from siftback.errors import BatchError, ConfigError, SiftbackError
 
 
 def check_module(model: nn.Module) -> nn.Module:
@@ -36,15 +36,66 @@ def check_batches(loader: Any) -> Any:
     return loader
 
 
-def check_rows(name: str, rows: Tensor) -> Tensor:
-    """Returns indices or positions, after checking that they are int64[n].
+def check_tensor(
+    name: str,
+    value: Tensor,
+    kind: Literal["float", "int64", "bool"],
+    *shape: int | str,
+    advice: str = "",
+    error: type[SiftbackError] = BatchError,
+) -> Tensor:
+    """Returns a tensor, after checking its type and its shape.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: Value that was passed.
+        kind: Its type, "float" for any floating-point one.
+        shape: Its size in each dimension; a letter stands for any.
+        advice: What else the error says of the tensor that is expected.
+        error: The class of the error.
 
     Raises:
-        BatchError: If they are not.
+        SiftbackError: If it is of another type or shape.
+
+    >>> check_tensor("indices", torch.tensor([3, 1]), "int64", "n")
+    tensor([3, 1])
     """
-    if not is_dense(rows) or rows.dtype != torch.int64 or rows.ndim != 1:
-        raise BatchError(f"{name}={format_value(rows)}: give int64[n]")
-    return rows
+    fits = is_dense(value) and value.ndim == len(shape)
+    fits = fits and all(
+        isinstance(size, str) or size == length
+        for size, length in zip(shape, value.shape, strict=True)
+    )
+    if not fits or not (
+        value.is_floating_point() if kind == "float" else value.dtype == getattr(torch, kind)
+    ):
+        expected = f"{kind}[{', '.join(map(str, shape))}]{advice}"
+        raise error(f"{name}={format_value(value)}: give {expected}")
+    return value
+
+
+def check_within(
+    name: str,
+    numbers: Tensor,
+    size: int,
+    advice: str,
+    error: type[SiftbackError] = BatchError,
+) -> None:
+    """Checks that integers are from 0 to below a size.
+
+    Args:
+        name: What they are, for the error.
+        numbers: Integers of any shape.
+        size: The number after the largest one allowed.
+        advice: What to do, for the error.
+        error: The class of the error.
+
+    Raises:
+        SiftbackError: If one is not.
+    """
+    if numbers.numel():
+        low, high = (int(bound) for bound in numbers.aminmax())
+        if low < 0 or high >= size:
+            raise error(f"{name} range from {low} to {high}, outside of [0, {size}): {advice}")
 
 
 def is_dense(value: object) -> bool:

@@ -56,7 +56,7 @@ def test_what_is_not_finite_or_does_not_fit_is_refused(weigh):
         weigh(losses)
     with pytest.raises(LossError, match="of 2 losses 0 count"):
         weigh(losses, torch.zeros(2, dtype=torch.bool))
-    with pytest.raises(LossError, match=r"a mask of torch.bool and shape \[3\]"):
+    with pytest.raises(LossError, match=r"mask=bool\[3\]: give bool\[2\]"):
         weigh(losses, torch.ones(3, dtype=torch.bool))
 
 

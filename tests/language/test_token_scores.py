@@ -57,7 +57,7 @@ def test_stopping_anywhere_equals_never_stopping():
 def test_what_does_not_fit_is_refused():
     memory = TokenMemory(EXAMPLES, LENGTH)
     losses = torch.rand(2, 3)
-    with pytest.raises(LossError, match=r"3 indices, losses=float32\[2, 3\]"):
+    with pytest.raises(LossError, match=r"losses=float32\[2, 3\]: give float\[3, t\]"):
         memory.excess(torch.arange(3), losses, losses > 0)
     with pytest.raises(LossError, match="6 tokens do not fit length=5"):
         memory.excess(torch.arange(2), torch.rand(2, 6), torch.rand(2, 6) > 0)

@@ -158,9 +158,9 @@ RECORDS = {
     "the last row, from its end": (
         torch.tensor([-1]),
         torch.ones(1),
-        "the indices range from -1 to -1",
+        "indices range from -1 to -1",
     ),
-    "beyond the last row": (torch.tensor([3]), torch.ones(1), "the indices range from 3 to 3"),
+    "beyond the last row": (torch.tensor([3]), torch.ones(1), "indices range from 3 to 3"),
 }
 
 

@@ -164,18 +164,18 @@ ROWS, LOSSES = torch.tensor([0, 1, 2, 3]), torch.tensor([0.5, 1.0, 1.5, 2.0])
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ([1.0, 1.0, 1.0, 1.0], "weights is a list"),
-        (2.0, "weights is a float"),
-        (torch.ones(3), r"weights has shape \[3\]"),
-        (torch.ones(4, 1), r"weights has shape \[4, 1\]"),
-        (torch.ones(4, dtype=torch.int64), "weights is torch.int64"),
-        (torch.tensor([1.0, math.nan, 1.0, 1.0]), r"weights\[1\] is nan"),
-        (torch.tensor([1.0, 1.0, math.inf, 1.0]), r"weights\[2\] is inf"),
-        (torch.tensor([1.0, 1.0, 1.0, -1.0]), r"weights\[3\] is -1.0"),
+        ([1.0, 1.0, 1.0, 1.0], r"weights=\[1.0, .*: give float\[4\], one for each example"),
+        (2.0, r"weights=2.0: give float\[4\]"),
+        (torch.ones(3), r"weights=float32\[3\]: give float\[4\]"),
+        (torch.ones(4, 1), r"weights=float32\[4, 1\]: give float\[4\]"),
+        (torch.ones(4, dtype=torch.int64), r"weights=int64\[4\]: give float\[4\]"),
+        (torch.tensor([1.0, math.nan, 1.0, 1.0]), r"weights\[1\] is nan: give finite weights"),
+        (torch.tensor([1.0, 1.0, math.inf, 1.0]), r"weights\[2\] is inf: give finite weights"),
+        (torch.tensor([1.0, 1.0, 1.0, -1.0]), r"weights\[3\] is -1.0: give .* at least 0"),
     ],
 )
 def test_weights_of_losses(weights, said):
-    with pytest.raises(LossError, match=rf"{said}.*give one weight for each, float\[4\]"):
+    with pytest.raises(LossError, match=said):
         loader_in_training().loss(LOSSES, indices=ROWS, weights=weights)
 
 
@@ -225,8 +225,8 @@ def test_a_pools_drop_last(drop_last):
         (torch.tensor([0.0, 1.0]), torch.ones(2), r"indices=float32\[2\]"),
         (torch.tensor([True, False]), torch.ones(2), r"indices=bool\[2\]"),
         (torch.tensor(1), torch.ones(1), r"indices=int64\[\]"),
-        (torch.tensor([-1]), torch.ones(1), "range from -1 to -1.*4 rows"),
-        (torch.tensor([4]), torch.ones(1), "range from 4 to 4.*4 rows"),
+        (torch.tensor([-1]), torch.ones(1), r"range from -1 to -1, outside of \[0, 4\)"),
+        (torch.tensor([4]), torch.ones(1), r"range from 4 to 4, outside of \[0, 4\)"),
         (torch.tensor([0, 1]), [1.0, 1.0], r"scores=\[1.0, 1.0\]"),
         (torch.tensor([0, 1]), torch.ones(3), r"scores=float32\[3\]"),
         (torch.tensor([0, 1]), torch.ones(2, 2), r"scores=float32\[2, 2\]"),
@@ -278,7 +278,7 @@ REFUSED = {
         lambda: siftback.SinglePass(network(), F.cross_entropy, keep=0.5, check=1),
         "check=1",
     ),
-    "irreducible list": (lambda: Irreducible([1.0, 2.0]), "irreducible losses"),
+    "irreducible list": (lambda: Irreducible([1.0, 2.0]), "losses="),
     "irreducible integers": (lambda: Irreducible(torch.ones(2).long()), "int64"),
     "irreducible scorer": (lambda: Irreducible(torch.ones(2), "Fresh"), "scorer='Fresh'"),
     "irreducible class": (lambda: Irreducible(torch.ones(2), Fresh), "scorer=Fresh"),
@@ -295,9 +295,9 @@ REFUSED = {
     "scores of a name": (lambda: el2n("resnet", DATA), "models='resnet'"),
     "scores of names": (lambda: el2n(["resnet"], DATA), r"models=\['resnet'\]"),
     "forgetting": (lambda: Forgetting(2).update([0, 1], Y[:2] > 0), r"indices=\[0, 1\]"),
-    "forgetting list": (lambda: Forgetting(2).update(Y[:2], [True, False]), "correct is"),
-    "aum logits": (lambda: AUM(2).update(Y[:2], [[1.0, 2.0]], Y[:2]), "logits are"),
-    "aum labels": (lambda: AUM(2).update(Y[:2], X[:2], [0, 1]), "labels are"),
+    "forgetting list": (lambda: Forgetting(2).update(Y[:2], [True, False]), "correct="),
+    "aum logits": (lambda: AUM(2).update(Y[:2], [[1.0, 2.0]], Y[:2]), "logits="),
+    "aum labels": (lambda: AUM(2).update(Y[:2], X[:2], [0, 1]), "labels="),
     "window": (lambda: prune(X[:, 0], window=0.5), "window=0.5"),
     "window of words": (lambda: prune(X[:, 0], window=("a", "b")), "window="),
     "window of nan": (lambda: prune(X[:, 0], window=(0.1, math.nan)), "window="),
@@ -315,7 +315,7 @@ REFUSED = {
         "loss of example 0 of a batch is not finite",
     ),
     "in a batch": (lambda: InBatch(keep=0.5).select([0.1, 0.2]), "losses are a list"),
-    "mask": (lambda: InBatch(keep=0.5).select(LOSSES, [True] * 4), "the mask is"),
+    "mask": (lambda: InBatch(keep=0.5).select(LOSSES, [True] * 4), "mask="),
 }
 
 

@@ -528,8 +528,8 @@ def test_an_epoch_of_nothing_is_an_error(kind, message):
     [
         (["a", "b"], "a list gives str, and Memory remembers examples by integers: have it give"),
         ([0.0, 1], "a list gives float, int, and Memory remembers"),
-        ([1, 60], "a list gives the index 60, and the data set has 60 examples: have it give"),
-        ([1, -1], "a list gives the index -1, and the data set has 60 examples: have it give"),
+        ([1, 60], r"indices of a list range from 1 to 60, outside of \[0, 60\): have it give"),
+        ([1, -1], r"indices of a list range from -1 to 1, outside of \[0, 60\): have it give"),
     ],
 )
 def test_what_is_no_index_is_refused(keys, message):

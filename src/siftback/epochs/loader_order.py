@@ -21,6 +21,7 @@ from siftback.epochs.epoch_draw import UNSIZED, EpochDraw
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
 from siftback.processes.distributed import rank_and_world
+from siftback.tensor_arguments import check_within
 
 _TORCH = "torch.", "torchdata."  # the modules of samplers whose order is known
 
@@ -187,12 +188,8 @@ class FilteredSampler(Sampler[int]):
                 f"a {kind} gives {kinds}, and {type(rule).__name__} remembers examples by "
                 "integers: have it give indices of the data set"
             )
-        beyond = indices[(indices < 0) | (indices >= rule.examples)]
-        if len(beyond):
-            raise BatchError(
-                f"a {kind} gives the index {int(beyond[0])}, and the data set has {rule.examples} "
-                f"examples: have it give indices from 0 to {rule.examples - 1}"
-            )
+        advice = "have it give indices of the data set"
+        check_within(f"the indices of a {kind}", indices, rule.examples, advice)
         return indices
 
     def _nothing_left(self, count: int) -> BatchError:

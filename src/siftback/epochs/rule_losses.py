@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from siftback.errors import BatchError, ConfigError
+from siftback.errors import ConfigError
 from siftback.host_reads import HostReads
 from siftback.processes.exchange import (
     RecordedLosses,
@@ -19,6 +19,7 @@ from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.rule import EpochRule, check_prediction_types, check_predictions
 from siftback.state import Check, list_of, tuple_of
 from siftback.tables.example_rows import ExampleRows
+from siftback.tensor_arguments import check_within
 
 _UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
 _MOST_WAITING = 64  # batches
@@ -111,12 +112,7 @@ class RuleLosses:
         """
         if self.rows:
             return self.rows.rows_of(indices)
-        for index in indices.aminmax() if len(indices) else ():
-            if not 0 <= int(index) < self.rule.examples:
-                raise BatchError(
-                    f"indices= holds {int(index)}, and there are {self.rule.examples} examples: "
-                    "give indices of the data set"
-                )
+        check_within("indices", indices, self.rule.examples, "give indices of the data set")
         return indices
 
     def check_guarded(self, losses: Tensor) -> None:

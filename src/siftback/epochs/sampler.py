@@ -37,7 +37,7 @@ from siftback.state import (
     raise_damaged,
     state_of,
 )
-from siftback.tensor_arguments import is_dense
+from siftback.tensor_arguments import check_tensor
 
 _NONE = -1  # in a state: no epoch was begun
 _BLOCK = 1 << 16  # examples of an order at a time
@@ -231,8 +231,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
                 f"{type(self.draw.rule).__name__} draws with loss weights, which a sampler alone "
                 "does not apply: give SelectiveLoader(loader, memory=rule), whose loss applies them"
             )
-        if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
-            raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
+        advice = ", one for each example"
+        check_tensor("losses", losses, "float", "n", advice=advice, error=LossError)
         indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
         self.draw.losses.update(indices, losses, self.draw.passes[-1].number, **predictions)

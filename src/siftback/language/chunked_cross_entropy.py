@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.losses.sequences import IGNORED
+from siftback.tensor_arguments import check_within
 
 _LOGITS = 1 << 24  # of a chunk, where the user names no size: 64 MiB in float32
 
@@ -188,11 +189,8 @@ def check_tokens(
         )
     positions = (labels != IGNORED).flatten().nonzero().squeeze(1)
     classes = labels.flatten()[positions]
-    if len(classes) and not (int(classes.min()) >= 0 and int(classes.max()) < len(weight)):
-        raise LossError(
-            f"labels from {int(classes.min())} to {int(classes.max())} for {len(weight)} classes: "
-            f"give classes from 0 to {len(weight) - 1}, or {IGNORED} for tokens to leave out"
-        )
+    advice = f"give classes of the head, or {IGNORED} for tokens to leave out"
+    check_within("labels", classes, len(weight), advice, LossError)
     if rows is None:
         rows = max(_LOGITS // len(weight), 1)
     return weight, bias, positions, check_integer("rows", rows, 1)

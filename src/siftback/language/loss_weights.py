@@ -7,6 +7,7 @@ from torch import Tensor
 
 from siftback.arguments import check_number
 from siftback.errors import LossError
+from siftback.tensor_arguments import check_tensor
 
 
 def linupper_weights(losses: Tensor, mask: Tensor | None = None, *, delta: float = 1.0) -> Tensor:
@@ -99,11 +100,7 @@ def weigh_losses(losses: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], 
     """Returns weights of the losses that count, and 0 for the others."""
     losses = losses.detach().float()
     counted = torch.ones_like(losses, dtype=torch.bool) if mask is None else mask
-    if counted.shape != losses.shape or counted.dtype != torch.bool:
-        raise LossError(
-            f"a mask of {counted.dtype} and shape {list(counted.shape)} for losses of shape "
-            f"{list(losses.shape)}: give one bool for each"
-        )
+    check_tensor("mask", counted, "bool", *losses.shape, error=LossError)
     values = losses[counted]
     if not len(values) or not values.isfinite().all():
         wrong = int((~values.isfinite()).sum())

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_integer, format_value
+from siftback.arguments import check_integer
 from siftback.errors import LossError
 from siftback.rules.rule import checked_table
 from siftback.tables.score_table import ScoreTable
-from siftback.tensor_arguments import check_rows, is_dense
+from siftback.tensor_arguments import check_tensor
 
 
 def token_entropies(logits: Tensor) -> Tensor:
@@ -76,14 +76,9 @@ class TokenMemory:
             BatchError: If the indices are not int64[B].
             LossError: If shapes or types do not fit.
         """
-        check_rows("indices", indices)
-        fits = is_dense(losses) and losses.is_floating_point() and losses.ndim == 2
-        fits = fits and is_dense(mask) and mask.dtype == torch.bool
-        if not fits or losses.shape != mask.shape or len(indices) != len(losses):
-            raise LossError(
-                f"{len(indices)} indices, losses={format_value(losses)} and "
-                f"mask={format_value(mask)}: give int64[B], float[B, t] and bool[B, t]"
-            )
+        check_tensor("indices", indices, "int64", "B")
+        check_tensor("losses", losses, "float", len(indices), "t", error=LossError)
+        check_tensor("mask", mask, "bool", *losses.shape, error=LossError)
         if losses.shape[1] > self._table.columns:
             raise LossError(
                 f"sequences of {losses.shape[1]} tokens do not fit length={self._table.columns}: "

@@ -22,7 +22,7 @@ from siftback.losses.per_example import LossFn, Reduction, check_finite
 from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
-from siftback.tensor_arguments import is_dense
+from siftback.tensor_arguments import check_tensor, is_dense
 
 OnNonfinite = Literal["error", "keep", "drop"]
 
@@ -459,19 +459,12 @@ def check_loss_weights(weights: Any, count: int) -> None:
     Raises:
         LossError: If there is not one finite number, at least 0, for each.
     """
-    problem = ""
-    if not isinstance(weights, Tensor):
-        problem = f"weights is a {type(weights).__name__}"
-    elif weights.shape != (count,):
-        problem = f"weights has shape {list(weights.shape)}"
-    elif not weights.is_floating_point():
-        problem = f"weights is {weights.dtype}"
-    elif len(wrong := (~(weights.isfinite() & (weights >= 0))).nonzero()):
-        problem = f"weights[{int(wrong[0])}] is {float(weights[wrong[0]])}"
-    if problem:
-        raise LossError(
-            f"{problem}, of {count} examples: give one weight for each, float[{count}], at least 0"
-        )
+    advice = ", one for each example, at least 0"
+    check_tensor("weights", weights, "float", count, advice=advice, error=LossError)
+    wrong = (~(weights.isfinite() & (weights >= 0))).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise LossError(f"weights[{row}] is {float(weights[row])}: give finite weights, at least 0")
 
 
 def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], Tensor]) -> LossFn:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_integer, format_value
+from siftback.arguments import check_integer
 from siftback.errors import BatchError, StateError
 from siftback.state import (
     MOST_EPOCHS,
@@ -20,7 +20,7 @@ from siftback.state import (
     seal,
     tensor,
 )
-from siftback.tensor_arguments import check_rows, is_dense
+from siftback.tensor_arguments import check_tensor, check_within
 
 
 class Recorder(Stateful):
@@ -94,13 +94,8 @@ class Forgetting(Recorder):
             BatchError: If shapes, types or indices do not fit.
         """
         indices = check_distinct(indices, len(self._seen))
-        fits = is_dense(correct) and correct.dtype == torch.bool
-        if not fits or correct.shape != indices.shape:
-            raise BatchError(
-                f"correct is {describe_tensor(correct)}: give one bool for "
-                f"each of the {len(indices)} indices, such as logits.argmax(1) == labels"
-            )
-        correct = correct.cpu()
+        advice = ", one for each index, such as logits.argmax(1) == labels"
+        correct = check_tensor("correct", correct, "bool", len(indices), advice=advice).cpu()
         self._events[indices] += self._last[indices] & ~correct
         self._last[indices] = correct
         self._learnt[indices] |= correct
@@ -215,29 +210,11 @@ def check_logits(logits: Tensor, labels: Tensor, count: int) -> None:
     Raises:
         BatchError: If there is not.
     """
-    fits = is_dense(logits) and logits.is_floating_point() and logits.ndim == 2
-    if not fits or len(logits) != count:
-        raise BatchError(
-            f"the logits are {describe_tensor(logits)}: give floats, a row "
-            f"for each of the {count} examples and a column for each class"
-        )
+    check_tensor("logits", logits, "float", count, "C", advice=", a column for each class")
     if logits.shape[1] < 2:
         raise BatchError("the logits have one class: give a column for each of at least two")
-    if not is_dense(labels) or labels.shape != (count,) or labels.dtype != torch.int64:
-        raise BatchError(
-            f"the labels are {describe_tensor(labels)}: give each example's class, int64[{count}]"
-        )
-    if count and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
-        raise BatchError(
-            f"labels range from {int(labels.min())} to {int(labels.max())}, and the logits have "
-            f"{logits.shape[1]} classes: give labels from 0 to {logits.shape[1] - 1}"
-        )
-
-
-def describe_tensor(value: Any) -> str:
-    """Describes a value for an error: the type and shape of a tensor."""
-    is_tensor = isinstance(value, Tensor) and not value.is_nested
-    return f"{value.dtype} of shape {list(value.shape)}" if is_tensor else format_value(value)
+    check_tensor("labels", labels, "int64", count, advice=", the class of each example")
+    check_within("labels", labels, logits.shape[1], "give logits with a column for each class")
 
 
 def check_distinct(indices: Tensor, examples: int) -> Tensor:
@@ -246,12 +223,8 @@ def check_distinct(indices: Tensor, examples: int) -> Tensor:
     Raises:
         BatchError: If they are out of range, or one appears twice.
     """
-    indices = check_rows("indices", indices).cpu()
-    if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < examples):
-        raise BatchError(
-            f"the indices range from {int(indices.min())} to {int(indices.max())}: give indices "
-            f"from 0 to {examples - 1}"
-        )
+    indices = check_tensor("indices", indices, "int64", "n").cpu()
+    check_within("indices", indices, examples, "give indices of the data set")
     ordered = indices.sort().values
     if (ordered[1:] == ordered[:-1]).any():
         raise BatchError(

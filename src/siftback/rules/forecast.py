@@ -6,10 +6,10 @@ from typing import Self
 
 from torch import Tensor
 
-from siftback.arguments import check_number, format_value
+from siftback.arguments import check_number
 from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.errors import ConfigError, LossError
-from siftback.tensor_arguments import is_dense
+from siftback.tensor_arguments import check_tensor
 
 # Fitted by `benchmarks/forecast.py` to what `results/{pays,map,forecast}` record, which
 # also says how far a forecast is off on a data set that it was not fitted to.
@@ -119,8 +119,7 @@ nearer to what was measured than a ratio of 1
     check_number("epochs", epochs, above=0)
     if not check_number("done", done, least=0) < epochs:
         raise ConfigError(f"done={done:g} of epochs={epochs:g}: give fewer than there are")
-    if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
-        raise LossError(f"losses={format_value(losses)}: give float[N], a loss for each example")
+    check_tensor("losses", losses, "float", "N", advice=", one for each example", error=LossError)
     known = losses.detach()[~losses.isnan()].double()
     if bool(((known < 0) | known.isinf()).any()):
         raise LossError(

@@ -12,7 +12,7 @@ from siftback.draws.histogram_draw import BLOCK
 from siftback.errors import ConfigError
 from siftback.losses.per_example import check_losses
 from siftback.state import Check, Stateful, integer, number, raise_damaged, tensor
-from siftback.tensor_arguments import check_rows
+from siftback.tensor_arguments import check_tensor
 
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32
@@ -232,7 +232,7 @@ class NoiseGuard(Stateful):
             BatchError: If the indices are not int64[n].
             LossError: If the losses are not float[n].
         """
-        losses = check_losses(losses, len(check_rows("indices", indices)))
+        losses = check_losses(losses, len(check_tensor("indices", indices, "int64", "n")))
         losses = losses.cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
         if len(indices) and int(indices.max()) >= len(self.losses):
             self.grow(int(indices.max()) + 1)

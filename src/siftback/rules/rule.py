@@ -33,6 +33,7 @@ from siftback.state import (
 )
 from siftback.tables.score_table import ScoreTable
 from siftback.tables.shards import Shards
+from siftback.tensor_arguments import check_tensor
 
 
 class EpochRule(Stateful, ABC):
@@ -619,18 +620,12 @@ def check_prediction_types(correct: Any, confidence: Any, count: int) -> None:
     Raises:
         LossError: If they are of another type or shape.
     """
-    for name, values, kind, meaning in (
-        ("correct", correct, "bool", "whether each example was predicted correctly"),
-        ("confidence", confidence, "float", "the probability of each prediction"),
-    ):
-        if values is None:
-            continue
-        fits = isinstance(values, Tensor) and values.shape == (count,)
-        fits = fits and (
-            values.is_floating_point() if kind == "float" else values.dtype == torch.bool
-        )
-        if not fits:
-            raise LossError(f"{name}={format_value(values)}: give {meaning}, {kind}[{count}]")
+    if correct is not None:
+        advice = ", whether each example was predicted correctly"
+        check_tensor("correct", correct, "bool", count, advice=advice, error=LossError)
+    if confidence is not None:
+        advice = ", the probability of each prediction"
+        check_tensor("confidence", confidence, "float", count, advice=advice, error=LossError)
 
 
 def check_predictions(correct: Any, confidence: Any, losses: Tensor) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import format_value
 from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError
@@ -15,7 +14,7 @@ from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import WrappingScorer, check_scorer
 from siftback.state import Check, shaped_like
-from siftback.tensor_arguments import check_module, is_dense
+from siftback.tensor_arguments import check_module, check_tensor, check_within
 
 
 class Irreducible(WrappingScorer):
@@ -58,11 +57,8 @@ class Irreducible(WrappingScorer):
 
     def __init__(self, losses: Tensor, scorer: Scorer | None = None) -> None:
         super().__init__(scorer)
-        if not is_dense(losses) or losses.ndim != 1 or not losses.is_floating_point():
-            raise ConfigError(
-                f"irreducible losses {format_value(losses)}: give one loss per example of the "
-                "data set, float[examples]"
-            )
+        advice = ", the irreducible loss of each example of the data set"
+        check_tensor("losses", losses, "float", "examples", advice=advice, error=ConfigError)
         self.losses, self.known_examples = losses.detach().float().cpu(), len(losses)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
@@ -82,13 +78,9 @@ class Irreducible(WrappingScorer):
                 "Irreducible needs each example's index, and the loader does not know it: give a "
                 "DataLoader over a map-style data set, or one over Indexed(dataset)"
             )
-        indices, known = indices.cpu(), len(self.losses)
-        outside = indices[(indices < 0) | (indices >= known)]
-        if len(outside):
-            raise ConfigError(
-                f"a batch has the index {int(outside[0])}, and there are {known} irreducible "
-                "losses: compute them over the training data set"
-            )
+        indices = indices.cpu()
+        advice = "compute irreducible losses over the training data set"
+        check_within("the indices of a batch", indices, len(self.losses), advice, ConfigError)
         irreducible = self.losses[indices]
         if not bool(irreducible.isfinite().all()):
             example = int(indices[~irreducible.isfinite()][0])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_seed, format_value
+from siftback.arguments import check_seed
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.losses.per_example import check_losses
 from siftback.schedule import Schedule, StepSchedule
@@ -15,6 +15,9 @@ from siftback.selectors.ranking import Threshold
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector, unweighted
 from siftback.state import Check, Stateful, generator_state, integer
+from siftback.tensor_arguments import check_tensor
+
+_MASK = ", True for those to choose among"
 
 
 class InBatch(Stateful):
@@ -125,14 +128,14 @@ class InBatch(Stateful):
                     f"losses of shape {list(losses.shape)} and no mask: give mask=labels != -100, "
                     "so that no padding is chosen, or a mask of True where every token counts"
                 )
-            check_mask(mask, losses)
-            losses, mask = losses.flatten(), mask.flatten()
+            mask = check_tensor("mask", mask, "bool", *losses.shape, advice=_MASK).flatten()
+            losses = losses.flatten()
         count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
         losses = check_losses(losses, count)
         if mask is None:  # without waiting for the device, as for the rows of a mask
             rows = torch.arange(len(losses), device=losses.device)
         else:
-            check_mask(mask, losses)
+            check_tensor("mask", mask, "bool", len(losses), advice=_MASK)
             rows = mask.to(losses.device).nonzero().squeeze(1)
         if not len(rows):
             reason = f"{count} losses, all of them masked out" if count else "0 losses"
@@ -234,17 +237,4 @@ def check_takes_count(selector: Selector) -> None:
         raise ConfigError(
             f"Threshold(above={selector.above}) does not say how many rows it keeps, and a fixed "
             "number is needed: give Threshold(keep=...) or TopK(keep=...)"
-        )
-
-
-def check_mask(mask: Tensor, losses: Tensor) -> None:
-    """Checks that there is one bool per loss.
-
-    Raises:
-        BatchError: If there is not.
-    """
-    if not isinstance(mask, Tensor) or mask.shape != losses.shape or mask.dtype != torch.bool:
-        raise BatchError(
-            f"the mask is {format_value(mask)}: give one bool per loss, torch.bool of shape "
-            f"{list(losses.shape)}, True for those to choose among"
         )

@@ -12,7 +12,7 @@ from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.state import check_digest, check_entries, seal, tensor
 from siftback.tables.table_file import FILE_STATE, TableFile
-from siftback.tensor_arguments import check_rows, is_dense
+from siftback.tensor_arguments import check_tensor, check_within, is_dense
 
 _CHUNK = 1 << 22  # rows that are loaded at a time
 
@@ -142,20 +142,14 @@ class ScoreTable:
                 raise ConfigError(f"column={column} of {self.columns} columns: give a smaller one")
             columns = slice(column, column + 1)
         width = columns.stop - columns.start
-        indices = check_rows("indices", indices).cpu()
+        indices = check_tensor("indices", indices, "int64", "n").cpu()
         shapes = [(len(indices), width)] + [(len(indices),)] * (width == 1)
         fits = is_dense(scores) and tuple(scores.shape) in shapes
         if not fits or scores.dtype == torch.bool or scores.is_complex():
             raise BatchError(
                 f"scores={format_value(scores)}: give float{list(shapes[-1])}, as indices"
             )
-        if len(indices):
-            least, most = (int(bound) for bound in indices.aminmax())
-            if least < 0 or most >= self._rows:
-                raise BatchError(
-                    f"the indices range from {least} to {most}, and the table has {self._rows} "
-                    "rows: give indices from 0, and call grow(rows) for more"
-                )
+        check_within("indices", indices, self._rows, "call grow(rows) for more rows")
         rows = scores.detach().to(self._room).reshape(len(indices), width)
         if decay:
             old = self._room[indices, columns]

@@ -68,7 +68,8 @@ def check_tensor(
     if not fits or not (
         value.is_floating_point() if kind == "float" else value.dtype == getattr(torch, kind)
     ):
-        expected = f"{kind}[{', '.join(map(str, shape))}]{advice}"
+        dense = "" if is_dense(value) else "a dense tensor, "
+        expected = f"{dense}{kind}[{', '.join(map(str, shape))}]{advice}"
         raise error(f"{name}={format_value(value)}: give {expected}")
     return value
 

@@ -267,7 +267,7 @@ def test_one_loss_of_a_whole_batch_is_averaged_over_the_visits_of_its_examples()
     loader.load_state_dict(state)
     torch.testing.assert_close(memory.values[:, 0], torch.tensor(means))
     next(iter(loader))
-    with pytest.raises(LossError, match=r"reduced=True means one loss .* shape \[4\]: leave"):
+    with pytest.raises(LossError, match=r"losses=float32\[4\]: .* or leave reduced= out"):
         loader.loss(torch.zeros(4), reduced=True)
     weighted = remembering(DataLoader(Numbered(spread(20)), 4), memory=InfoBatch(0.9, 1.0))
     for _ in range(2):

@@ -408,9 +408,9 @@ def test_an_epoch_may_be_broken_off():
 SIZES = {
     "too few": (torch.zeros(6), r"6 losses were given, and the batch has 7 examples: give one"),
     "reduced": (torch.zeros(()), r"reduced to one number: .* reduction=\"none\".* reduced=True"),
-    "two dimensions": (torch.zeros(7, 1), r"shape \[7, 1\]: give one loss per example, averaged"),
-    "integers": (torch.zeros(7).long(), r"the losses are torch.int64: give a floating-point"),
-    "a list": ([0.0] * 7, r"the losses are a list: give a floating-point tensor"),
+    "two dimensions": (torch.zeros(7, 1), r"losses=float32\[7, 1\]: give .* averaged"),
+    "integers": (torch.zeros(7).long(), r"losses=int64\[7\]: give .* float\[n\]"),
+    "a list": ([0.0] * 7, r"losses=\[0.0, .*: give a dense tensor, float\[n\]"),
 }
 
 
@@ -463,8 +463,8 @@ def test_distributed_losses_are_refused_by_name(tmp_path):
 
 BY_INDEX = {
     "too few indices": ({"indices": torch.arange(6)}, BatchError, r"7 examples, and its indices"),
-    "negative": ({"indices": torch.arange(7) - 1}, BatchError, r"from -1 to 5, outside of \[0, 60\)"),
-    "too large": ({"indices": torch.arange(7) + 60}, BatchError, r"from 60 to 66, outside of \[0, 60\)"),
+    "negative": ({"indices": torch.arange(7) - 1}, BatchError, r"-1 to 5, outside of \[0, 60\)"),
+    "too large": ({"indices": torch.arange(7) + 60}, BatchError, r"60 to 66, outside of"),
     "floats": ({"indices": torch.zeros(7)}, BatchError, r"its indices are torch.float32"),
     "weights alone": ({"weights": torch.ones(7)}, ConfigError, r"give both, or neither"),
     "too few weights": (

@@ -224,13 +224,13 @@ def test_the_loss_given_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("losses", "message"),
     [
-        (torch.tensor(1.0), r'reduced to one number; .*shape \[3\]: use reduction="none"'),
-        (torch.zeros(2), r"shape \[2\]; expected one loss per example"),
-        (torch.zeros(3, 1), r"shape \[3, 1\]; .* average over the other dimensions"),
-        (torch.zeros(3, dtype=torch.int64), r"of torch.int64; .* compute them as float32"),
-        (torch.zeros(3, dtype=torch.complex64), r"of torch.complex64"),
-        ([0.1, 0.2, 0.3], r"the losses are a list; expected .* a floating-point tensor"),
-        (None, r"the losses are a NoneType"),
+        (torch.tensor(1.0), r'reduced to one number: .* float\[3\], by reduction="none"'),
+        (torch.zeros(2), r"losses=float32\[2\]: give float\[3\], one for each example"),
+        (torch.zeros(3, 1), r"losses=float32\[3, 1\]: .* averaged over other dimensions"),
+        (torch.zeros(3, dtype=torch.int64), r"losses=int64\[3\]: give float\[3\]"),
+        (torch.zeros(3, dtype=torch.complex64), r"losses=complex64\[3\]: give float\[3\]"),
+        ([0.1, 0.2, 0.3], r"losses=\[0.1, .*: give a dense tensor, float\[3\]"),
+        (None, r"losses=None: give a dense tensor"),
     ],
 )
 def test_anything_but_a_loss_per_example_is_refused(losses, message):

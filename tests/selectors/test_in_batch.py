@@ -228,15 +228,15 @@ def test_tokens_are_chosen_as_rows_would_be(make):
     [
         (torch.tensor(1.0), None, LossError, 'reduced to one number.*reduction="none"'),
         (torch.rand(4, 2), None, BatchError, r"shape \[4, 2\] and no mask"),
-        (torch.rand(4, 2, 2), None, LossError, r"shape \[4, 2, 2\]"),
+        (torch.rand(4, 2, 2), None, LossError, r"losses=float32\[4, 2, 2\]"),
         (
             torch.rand(4, 2),
             torch.ones(2, 4) > 0,
             BatchError,
             r"mask=bool\[2, 4\]: give bool\[4, 2\]",
         ),
-        ([0.5], None, LossError, "the losses are a list"),
-        (torch.arange(4), None, LossError, "compute them as float32"),
+        ([0.5], None, LossError, r"losses=\[0.5\]: give a dense tensor"),
+        (torch.arange(4), None, LossError, r"losses=int64\[4\]: give float\[4\]"),
         (torch.rand(4), torch.ones(4), BatchError, r"mask=float32\[4\]: give bool\[4\]"),
         (torch.rand(4), torch.ones(3) > 0, BatchError, r"mask=bool\[3\]: give bool\[4\]"),
         (torch.rand(4), [True] * 4, BatchError, "mask="),

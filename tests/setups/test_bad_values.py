@@ -66,7 +66,7 @@ SPELLED = {
     "": [""], "state": [""], "value": [""], "dataset": ["examples"], "source": ["a data set"],
     "rule": ["RS2"], "memory": ["RS2"], "losses": ["examples, and its indices"],
     "selector": ["TopK", "keep="], "data": ["loader=", "a batch is a", "pair"],
-    "loader": ["a DataLoader"], "loss_fn": ["the losses are a"], "per_class": ["keeps none of"],
+    "loader": ["a DataLoader"], "loss_fn": ["losses="], "per_class": ["keeps none of"],
 }  # fmt: skip
 UNKNOWN = "left to randomness"  # a TypeError of steps(), as of len()
 

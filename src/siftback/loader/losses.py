@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_flag
+from siftback.arguments import check_flag, format_value
 from siftback.batches.batch import Batch
 from siftback.batches.indices import check_indices
 from siftback.batches.stats import Stats
@@ -434,23 +434,15 @@ def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
             "values that outlast it: have the function return them, as with has_aux=True, and "
             "record them outside of it"
         )
-    if not is_dense(losses) or not losses.is_floating_point():
-        kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
-        return LossError(f"the losses are {kind}: give a floating-point tensor, one per example")
-    shape = list(losses.shape)
-    if reduced:
-        return LossError(
-            f"reduced=True means one loss of the whole batch, and the losses have shape {shape}: "
-            "leave reduced= out, or give their mean"
-        )
-    if not shape:
+    if isinstance(losses, Tensor) and losses.ndim == 0 and not reduced:
         return LossError(
             'the loss is reduced to one number: compute it with reduction="none", one loss per '
             "example; or, where they cannot be computed, give reduced=True"
         )
-    return LossError(
-        f"the losses have shape {shape}: give one loss per example, averaged over other dimensions"
-    )
+    expected = "float[n], one for each example, averaged over other dimensions"
+    if reduced:
+        expected = "float[], the mean of the batch, or leave reduced= out"
+    return LossError(f"losses={format_value(losses)}: give a dense tensor, {expected}")
 
 
 def check_loss_weights(weights: Any, count: int) -> None:

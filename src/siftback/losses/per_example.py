@@ -13,7 +13,7 @@ from torch.nn import functional
 from siftback.arguments import check_either, check_object
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.host_reads import move
-from siftback.tensor_arguments import is_dense
+from siftback.tensor_arguments import check_tensor
 
 LossFn = Callable[..., Tensor]
 """``loss_fn(outputs, targets)``; where outputs and targets are not passed on, of any arguments."""
@@ -530,20 +530,11 @@ def check_losses(losses: Any, count: int) -> Tensor:
     Raises:
         LossError: If it is not a floating-point tensor of shape [N].
     """
-    expected = f"expected one loss per example, a floating-point tensor of shape [{count}]"
-    if not isinstance(losses, Tensor):
-        raise LossError(f"the losses are a {type(losses).__name__}; {expected}")
-    if not is_dense(losses):
+    if isinstance(losses, Tensor) and losses.ndim == 0:
         raise LossError(
-            f"the losses are a sparse, nested, quantized or meta tensor; {expected}: make it dense"
+            f"the loss is reduced to one number: give one for each example, float[{count}], by "
+            'reduction="none"'
         )
-    if losses.ndim == 0:
-        raise LossError(f'the loss is reduced to one number; {expected}: use reduction="none"')
-    if losses.shape != (count,):
-        raise LossError(
-            f"the losses have shape {list(losses.shape)}; {expected}: "
-            "average over the other dimensions, not over the examples"
-        )
-    if not losses.is_floating_point():
-        raise LossError(f"the losses are of {losses.dtype}; {expected}: compute them as float32")
-    return losses.detach().float()
+    advice = ", one for each example, averaged over other dimensions"
+    check_tensor("losses", losses, "float", count, advice=advice, error=LossError)
+    return cast(Tensor, losses.detach().float())

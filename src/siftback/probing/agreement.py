@@ -1,5 +1,6 @@
 """The agreement of cheap scores with exact ones, in rank and in what they would select."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,11 +87,8 @@ def rank_correlation(first: Tensor, second: Tensor) -> float | None:
     0.5
     """
     ranks = torch.stack([mean_ranks(first), mean_ranks(second)])
-    centred = ranks - ranks.mean(1, keepdim=True)
-    norms = centred.norm(dim=1)
-    if not norms.all():
-        return None
-    return round(float((centred[0] * centred[1]).sum() / norms.prod()), 12)
+    correlation = float(torch.corrcoef(ranks)[0, 1])
+    return None if math.isnan(correlation) else round(correlation, 12)
 
 
 def mean_ranks(values: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -229,10 +230,8 @@ def break_even(cost: Cost, base: float) -> float | None:
 
 def _line(points: Mapping[float, float], slope: float) -> Cost:
     """Returns the least-squares line through some points; with one point, ``slope`` is used."""
-    middle = sum(points) / len(points)
-    height = sum(points.values()) / len(points)
-    spread = sum((x - middle) ** 2 for x in points)
-    if spread:
-        slope = sum((x - middle) * y for x, y in points.items()) / spread
+    middle, height = statistics.fmean(points), statistics.fmean(points.values())
+    if len(points) > 1:
+        slope = statistics.linear_regression([*points], [*points.values()]).slope
     slope = max(slope, 0.0)  # noise must not make a larger share cheaper
     return lambda x: height + slope * (x - middle)

@@ -7,13 +7,13 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from siftback.arguments import is_number
+from siftback.arguments import format_value, is_number
 from siftback.errors import ConfigError, ProcessError
+from siftback.state import tensor_checksum
 
 
 class _Passed:
@@ -135,9 +135,7 @@ def describe_settings(settings: Mapping[Any, Any]) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     if isinstance(value, Tensor):
-        content = value.detach().cpu().flatten().view(torch.uint8).numpy()
-        digest = hashlib.sha256(content.tobytes()).hexdigest()[:8]
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} of digest {digest}"
+        return f"{format_value(value)} of digest {tensor_checksum(value):08x}"
     if isinstance(value, str | bool | int) or value is None:
         return str(value)
     if is_number(value):  # 3.0 epochs are 3

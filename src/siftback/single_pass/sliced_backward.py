@@ -1,7 +1,7 @@
 """A backward graph that runs on the kept rows of the tensors that its forward graph saved."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -10,21 +10,9 @@ from siftback.errors import GradientError
 from siftback.selectors.selection import Selection
 from siftback.single_pass.row_layout import GraphLayouts, RowLayout, batch_dims, resize_formula
 
-
-class PendingRows(NamedTuple):
-    """The rows to run a backward graph on.
-
-    Attributes:
-        rows: int64[m], positions in the batch; None for all of them.
-        examples: N, the number that the forward graph ran on.
-    """
-
-    rows: Tensor | None
-    examples: int
-
-
-Pending = dict[int, PendingRows]
-"""The rows of each backward that is about to run, by the address of its losses' gradient."""
+Pending = dict[int, tuple[Tensor | None, int]]
+"""The rows of each backward that is about to run, None for all, and the examples of its forward,
+by the address of its losses' gradient."""
 
 
 def kept_loss(
@@ -70,7 +58,7 @@ class _KeptLoss(torch.autograd.Function):
             rows, gradients = positions.repeat(2), gradients / 2
         tangent = gradients.new_zeros(ctx.count).index_copy_(0, positions, gradients)
         # By address, not in a queue: backwards may run in any order, or more than once.
-        ctx.pending[tangent.untyped_storage().data_ptr()] = PendingRows(rows, ctx.count)
+        ctx.pending[tangent.untyped_storage().data_ptr()] = rows, ctx.count
         return tangent, None, None, None, None
 
 

@@ -61,7 +61,7 @@ class ScoreTable:
         rows = check_integer("rows", rows, 0)
         self.columns = check_integer("columns", columns, 0)
         self.turn = 0
-        self._finish_training: Callable[[], None] = _do_nothing
+        self._finish_training: Callable[[], None] = lambda: None
         self._file = None if path is None else TableFile(_checked_path(path), self.columns)
         self._room = torch.empty(0, self.columns, dtype=torch.float32)  # its first rows are in use
         self._rows = 0
@@ -87,7 +87,7 @@ class ScoreTable:
         """The file; None of a table in memory."""
         return self._file.path if self._file else None
 
-    def claim(self, finish: Callable[[], None] | None = None) -> int:
+    def claim(self, finish: Callable[[], None]) -> int:
         """Begins the turn of a training that is to be the only one to use this table from now on.
 
         Args:
@@ -98,7 +98,7 @@ class ScoreTable:
             Its number. The training goes on only while `turn` is this number.
         """
         self.finish()
-        self.turn, self._finish_training = self.turn + 1, finish or _do_nothing
+        self.turn, self._finish_training = self.turn + 1, finish
         return self.turn
 
     def finish(self) -> None:
@@ -246,10 +246,6 @@ class ScoreTable:
         starts = range(0, self._rows, _CHUNK)
         for start, values in zip(starts, state["values"].split(_CHUNK), strict=False):
             self.record(torch.arange(start, start + len(values)), values)
-
-
-def _do_nothing() -> None:
-    """Stands where no training has anything to record."""
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:

@@ -185,7 +185,7 @@ def check_either(advice: str, **options: object) -> None:
         raise ConfigError(f"{passed}: give one of them, {advice}")
 
 
-def count_examples(name: str, dataset: Sized) -> int:
+def count_examples(dataset: Sized) -> int:
     """Returns the number of examples of a data set, after checking that it says it.
 
     Raises:
@@ -195,7 +195,7 @@ def count_examples(name: str, dataset: Sized) -> int:
         return len(dataset)
     except TypeError:  # also of what has a method `__len__`, such as a tensor of no dimension
         raise ConfigError(
-            f"{name}={format_value(dataset)} has no length: give a map-style data set, or range(n)"
+            f"dataset={format_value(dataset)} has no length: give a map-style data set, or range(n)"
         ) from None
 
 

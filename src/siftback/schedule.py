@@ -440,9 +440,7 @@ def check_epochs(epochs: float | None) -> float | None:
     Raises:
         ConfigError: If it is not a number above 0.
     """
-    if epochs is not None:
-        check_number("epochs", epochs, above=0)
-    return epochs
+    return None if epochs is None else check_number("epochs", epochs, above=0)
 
 
 def check_moment(name: str, moment: object) -> None:

@@ -193,9 +193,17 @@ def test_shares_are_every_other_of_one_order():
             assert share.examples == 11
 
 
-@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
-def test_a_rank_that_is_none_is_refused(rank, world):
-    with pytest.raises(ConfigError, match=f"rank={rank} is none of world={world} processes"):
+@pytest.mark.parametrize(
+    ("rank", "world", "message"),
+    [
+        (2, 2, "rank=2 is none of world=2 processes"),
+        (1, 1, "rank=1 is none of world=1 processes"),
+        (-1, 2, "rank=-1: give an integer, at least 0"),
+        (0, 0, "world=0: give an integer, at least 1"),
+    ],
+)
+def test_a_rank_that_is_none_is_refused(rank, world, message):
+    with pytest.raises(ConfigError, match=message):
         SelectiveSampler(range(4), rank=rank, world=world)
 
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from torch.utils.data.distributed import DistributedSampler
 
 from siftback.batches.order import (
     SelectiveBatches,
@@ -56,7 +55,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
             "attribute `sampler`, or leave batch_sampler= out"
         )
     if gives_all(inner, loader.dataset):
-        ranked = _says_ranks(inner) or _says_ranks(loader)
+        ranked = own_ranks(inner) or own_ranks(loader)
         sampler = SelectiveSampler(
             cast(Sized, loader.dataset),
             shuffle=getattr(inner, "shuffle", not isinstance(inner, SequentialSampler)),
@@ -89,11 +88,15 @@ def ranks_of(loader: Any) -> tuple[int, int]:
     ``DataLoader`` whose sampler is replaced; any other loader has all that it gives to itself.
     """
     for owner in (loader, sampler_of(loader)):
-        if isinstance(owner, DistributedSampler):
-            return owner.rank, owner.num_replicas
-        if _says_ranks(owner):
-            return owner.rank, owner.world
+        if ranks := own_ranks(owner):
+            return ranks
     return rank_and_world() if is_trackable(loader) else (0, 1)
+
+
+def own_ranks(owner: Any) -> tuple[int, int] | None:
+    """Returns the rank and the number of processes that a loader or a sampler says; else None."""
+    world = getattr(owner, "world", getattr(owner, "num_replicas", 0))
+    return (owner.rank, world) if world and hasattr(owner, "rank") else None
 
 
 class FilteredSampler(Sampler[int]):
@@ -251,8 +254,3 @@ def repeats(sampler: Any) -> bool:
     source = getattr(sampler, "data_source", None)
     gives_more = source is not None and getattr(sampler, "num_samples", 0) > len(source)
     return gives_more or bool(getattr(sampler, "replacement", False))
-
-
-def _says_ranks(owner: Any) -> bool:
-    ranks = hasattr(owner, "rank") and hasattr(owner, "world")
-    return ranks or isinstance(owner, DistributedSampler)

@@ -15,8 +15,6 @@ from siftback.arguments import (
     check_integer,
     check_seed,
     count_examples,
-    format_value,
-    is_integer,
 )
 from siftback.batches.indices import check_indices, check_length, fingerprint
 from siftback.batches.order import SelectiveBatches, subset_name
@@ -122,25 +120,21 @@ class SelectiveSampler(Stateful, Sampler[int]):
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        ranks = {"rank": rank, "world": world}
-        passed = {name: number for name, number in ranks.items() if number is not None}
-        for name, number in passed.items():
-            if not is_integer(number):
-                raise ConfigError(f"{name}={format_value(number)}: give an integer")
-        self._follows_processes = not passed
-        current = dict(zip(ranks, rank_and_world(), strict=True))
-        self.rank, self.world = (current | passed).values()
-        if not 0 <= self.rank < self.world:
+        own_rank, own_world = rank_and_world()
+        self._follows_processes = rank is world is None
+        self.rank = own_rank if rank is None else check_integer("rank", rank, 0)
+        self.world = own_world if world is None else check_integer("world", world, 1)
+        if self.rank >= self.world:
             raise ConfigError(
-                f"rank={format_value(self.rank)} is none of world={format_value(self.world)} "
-                "processes: give both, the rank from 0 on, or neither"
+                f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
+                "from 0 on, or neither"
             )
-        self.examples = count_examples("dataset", dataset)
+        self.examples = count_examples(dataset)
         check_epochs(epochs)
         if self.examples < self.world:
             raise ConfigError(
-                f"{self.examples} examples are fewer than world={format_value(self.world)} "
-                "processes, each of which needs one: start fewer processes, or give more examples"
+                f"{self.examples} examples are fewer than world={self.world} processes, each of "
+                "which needs one: start fewer processes, or give more examples"
             )
         self.shuffle, self.seed = check_flag("shuffle", shuffle), check_seed(seed)
         check_flag("shorter_epochs", shorter_epochs)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import check_flag, check_integer, check_number, check_object, check_seed
+from siftback.arguments import check_flag, check_integer, check_object, check_seed
 from siftback.batches.collating import TestedCollate
 from siftback.batches.indices import fingerprint
 from siftback.batches.order import batches_of, sampler_of
@@ -31,7 +31,7 @@ from siftback.losses.per_example import Losses, LossFn
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.forecast import Forecast, forecast
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule, check_schedule
+from siftback.schedule import Schedule, check_epochs, check_schedule
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.selection import Selector
 from siftback.state import (
@@ -165,7 +165,7 @@ class SelectiveLoader:
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
     ) -> None:
-        self.epochs = None if epochs is None else check_number("epochs", epochs, above=0)
+        self.epochs = check_epochs(epochs)
         if model is not None:
             check_module(model)
         if loss_fn is not None:

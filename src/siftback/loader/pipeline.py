@@ -18,6 +18,7 @@ from siftback.batches.order import count_batches, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
 from siftback.batches.stats import Stats
+from siftback.epochs.loader_order import own_ranks
 from siftback.epochs.sampler import SelectiveSampler, warning_beyond
 from siftback.errors import BatchError, ConfigError
 from siftback.loader.losses import LossRecord
@@ -150,8 +151,8 @@ class Pipeline(ABC):
     @property
     def shares_order(self) -> bool:
         """Whether each process has a share of a common order."""
-        sampler = sampler_of(self.source.loader)
-        return int(getattr(sampler, "world", getattr(sampler, "num_replicas", 1))) > 1
+        _, world = own_ranks(sampler_of(self.source.loader)) or (0, 1)
+        return world > 1
 
     @property
     @abstractmethod

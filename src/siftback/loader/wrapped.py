@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torch.utils.data.distributed import DistributedSampler
 
 from siftback.arguments import format_value
 from siftback.batches.indices import CARRY, examples_of, length_of
@@ -13,7 +12,7 @@ from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_ord
 from siftback.batches.pool import Pool
 from siftback.batches.source import Source
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.loader_order import FilteredSampler, ranks_of, selective_batches
+from siftback.epochs.loader_order import FilteredSampler, own_ranks, ranks_of, selective_batches
 from siftback.epochs.sampler import SelectiveSampler, check_rule_fits
 from siftback.errors import ConfigError
 from siftback.processes.distributed import rank_and_world
@@ -127,8 +126,8 @@ def check_shared(loader: Any) -> None:
         ConfigError: If each of several processes would read all examples.
     """
     world, sampler = rank_and_world()[1], sampler_of(loader)
-    shares = isinstance(sampler, DistributedSampler) or hasattr(sampler, "world")
-    if world > 1 and is_trackable(loader) and is_plain(batches_of(loader)) and not shares:
+    orders = is_trackable(loader) and is_plain(batches_of(loader))
+    if world > 1 and orders and not own_ranks(sampler):
         raise ConfigError(
             f"a {type(sampler).__name__} gives each of {world} processes all examples: give the "
             "DataLoader sampler=SelectiveSampler(dataset) or a DistributedSampler; or, where the "

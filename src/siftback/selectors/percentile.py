@@ -147,36 +147,6 @@ def count_shares(
     return RankShares(*shares)
 
 
-class LongWindow:
-    """A long history that is sorted again only when a share of it was exchanged.
-
-    Until then the losses that arrived and those that departed are sorted and counted apart.
-
-    Args:
-        losses: float[R].
-    """
-
-    def __init__(self, losses: Tensor) -> None:
-        self.sorted = losses.sort().values
-        self.arrived = self.departed = losses[:0]
-
-    @property
-    def is_worn(self) -> bool:
-        """Whether it is faster to sort all of it again."""
-        return len(self.arrived) > len(self.sorted) // _WORN
-
-    def exchange(self, arrived: Tensor, departed: Tensor) -> None:
-        """Adds losses, and removes the oldest."""
-        self.arrived = torch.cat((self.arrived, arrived))
-        self.departed = torch.cat((self.departed, departed))
-
-    def rank_shares(self, losses: Tensor) -> RankShares:
-        """Computes `rank_shares` in the window."""
-        size = len(self.sorted) + len(self.arrived) - len(self.departed)
-        arrived, departed = self.arrived.sort().values, self.departed.sort().values
-        return count_shares(losses, size, [self.sorted, arrived], [departed])
-
-
 class LossHistory(Stateful):
     """The last R losses, and a loss's percentile among them: the paper's CDF_R.
 
@@ -202,7 +172,9 @@ class LossHistory(Stateful):
     def __init__(self, size: int = 1024) -> None:
         self.size = check_integer("history size", size, 1)
         self._losses = torch.empty(0, dtype=torch.float32)
-        self._window: LongWindow | None = None  # of those, where there are many
+        # Many losses are sorted again only once a share of them was exchanged since.
+        self._sorted: Tensor | None = None
+        self._arrived = self._departed = self._losses
 
     def __len__(self) -> int:
         return len(self._losses)
@@ -222,15 +194,19 @@ class LossHistory(Stateful):
         joined = torch.cat((before, losses))
         left = max(len(joined) - max(self.size, len(losses)), 0)
         self._losses = joined[-self.size :]
-        if not _LONG < len(joined) - left <= self.size:
-            self._window = None
-            return count_shares(losses, len(joined) - left, [joined[left:].sort().values])
-        window = self._window
-        if window is None or window.sorted.device != losses.device or window.is_worn:
-            window = self._window = LongWindow(joined[left:])
+        window = joined[left:]
+        if not _LONG < len(window) <= self.size:
+            self._sorted = None
+            return count_shares(losses, len(window), [window.sort().values])
+        is_worn = len(self._arrived) > len(window) // _WORN
+        if self._sorted is None or self._sorted.device != losses.device or is_worn:
+            self._sorted = window.sort().values
+            self._arrived = self._departed = losses[:0]
         else:
-            window.exchange(losses, joined[:left])
-        return window.rank_shares(losses)
+            self._arrived = torch.cat((self._arrived, losses))
+            self._departed = torch.cat((self._departed, joined[:left]))
+        arrived, departed = self._arrived.sort().values, self._departed.sort().values
+        return count_shares(losses, len(window), [self._sorted, arrived], [departed])
 
     def percentile(self, losses: Tensor) -> Tensor:
         """Adds losses, and returns each one's percentile in the history, ties at mid-rank.
@@ -253,7 +229,7 @@ class LossHistory(Stateful):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Stateful.load_state_dict`."""
         super().load_state_dict(state)
-        self._window = None
+        self._sorted = None
 
 
 class Percentile(ShareSelector):

@@ -77,7 +77,7 @@ def check_tensor(
 def check_within(
     name: str,
     numbers: Tensor,
-    size: int,
+    size: float,
     advice: str,
     error: type[SiftbackError] = BatchError,
 ) -> None:
@@ -86,7 +86,7 @@ def check_within(
     Args:
         name: What they are, for the error.
         numbers: Integers of any shape.
-        size: The number after the largest one allowed.
+        size: The number after the largest one allowed; infinite where there is none.
         advice: What to do, for the error.
         error: The class of the error.
 

@@ -1,5 +1,6 @@
 """Examples with their index in the data set, and checks of these indices."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, cast
@@ -31,7 +32,7 @@ from siftback.batches.order import (
     with_order,
 )
 from siftback.errors import BatchError, ConfigError
-from siftback.tensor_arguments import is_dense
+from siftback.tensor_arguments import check_within, is_dense
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -291,17 +292,11 @@ class IndexCheck:
         """
         if not len(indices):
             return
-        numbers = np.sort(indices.numpy())
-        least, most = numbers[0], numbers[-1]
-        if least < 0:
-            raise BatchError(f"{where} has the index {least}: give indices from 0 on")
-        if self.examples is not None and most >= self.examples:
-            raise BatchError(
-                f"{where} has the index {most}, and the data set has {self.examples} examples: "
-                f"give indices from 0 to {self.examples - 1}"
-            )
+        size = math.inf if self.examples is None else self.examples
+        check_within(f"the indices of {where}", indices, size, "give indices of the data set")
         if self._repeats:
             return
+        numbers = np.sort(indices.numpy())
         rows = self._rows_of(torch.from_numpy(numbers)).numpy()
         last, size = rows.max(), len(self._given)
         if last >= size:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,9 @@ from siftback.state import (
 from siftback.tensor_arguments import check_module
 
 _LAGS = 1000
+
+ScoredLater = tuple[Any, Waiting | Tensor, int]
+"""A batch that waits for its turn, its scores, and the turn of the weights that score it."""
 
 
 class Pipelined(Stateful):
@@ -281,7 +284,7 @@ class Pipelined(Stateful):
         super().load_state_dict(state)
         self._resumed = True
         self._waiting = deque(
-            ScoredLater(tree.clone(batch), scores, turn) for batch, scores, turn in state["waiting"]
+            (tree.clone(batch), scores, turn) for batch, scores, turn in state["waiting"]
         )
         self._weights = state["weights"]
         self._seconds_before += state["seconds_sync"] - self.seconds_sync
@@ -312,11 +315,11 @@ class Pipelined(Stateful):
             yield scored
         self._drains = False
 
-    def _submit(self, item: Batch) -> "ScoredLater":
+    def _submit(self, item: Batch) -> ScoredLater:
         """Submits a batch to the replica for scoring."""
         batch = (item.indices, item.data) if self.indexed else item.data
         if not tree.size(item.data):
-            return ScoredLater(batch, torch.empty(0, dtype=torch.float32), self._turn)
+            return batch, torch.empty(0, dtype=torch.float32), self._turn
         try:
             replica = self._replica = self._replica or self._start_replica()
             if self._weights_turn < 0 or self._turn - self._weights_turn >= self.sync_every:
@@ -326,7 +329,7 @@ class Pipelined(Stateful):
             elif self._weights is not None:
                 replica.sync(self._weights)
             self._weights = None
-            return ScoredLater(batch, replica.submit(item.data, item.indices), self._weights_turn)
+            return batch, replica.submit(item.data, item.indices), self._weights_turn
         except BaseException:
             self.close()
             raise
@@ -339,14 +342,6 @@ class Pipelined(Stateful):
         except BaseException:
             self.close()
             raise
-
-
-class ScoredLater(NamedTuple):
-    """A batch that waits for its turn, its scores, and the turn of the weights that score it."""
-
-    batch: Any
-    scores: Waiting | Tensor
-    turn: int
 
 
 def as_device(name: torch.device | str) -> torch.device:

@@ -18,6 +18,8 @@ BLOCK = 1 << 20
 BUCKETS = 1 << 22
 """Of a float32 score, the sign, the exponent and the first 13 bits of the fraction."""
 
+NO_ROWS = torch.zeros(0, dtype=torch.int64)
+
 _SHIFT = 10  # the bits of a score that are left out
 
 
@@ -125,7 +127,7 @@ def draw_in_blocks(
     count: int,
     generator: torch.Generator,
     *,
-    excluded: Tensor | None = None,
+    excluded: Tensor = NO_ROWS,
     block: int = BLOCK,
 ) -> Tensor:
     """Draws exactly k examples, as `draw_exactly`, without sorting all scores.
@@ -150,8 +152,6 @@ def draw_in_blocks(
     Returns:
         float32[N], 1 for the k drawn and 0 for the others.
     """
-    if excluded is None:
-        excluded = torch.zeros(0, dtype=torch.int64)
     table, of_unknown = _probabilities(scores, excluded, proportions, count)
     weights = torch.zeros(len(scores), dtype=torch.float32)
     seed = int(torch.randint(1 << 62, (), generator=generator))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from siftback.draws.exact_draw import draw_exactly
-from siftback.draws.histogram_draw import BLOCK, draw_in_blocks
+from siftback.draws.histogram_draw import BLOCK, NO_ROWS, draw_in_blocks
 from siftback.draws.percentile_draw import SORTED
 from siftback.selectors.sampling import LEAST_PROBABILITY
 
@@ -100,7 +100,7 @@ def are_mislabelled(losses: Tensor, untrained: float) -> bool:
 
 
 def draw_independently(
-    losses: Tensor, floor: float, generator: torch.Generator, excluded: Tensor | None = None
+    losses: Tensor, floor: float, generator: torch.Generator, excluded: Tensor = NO_ROWS
 ) -> Tensor:
     """Draws each example with its probability of `ratio_probabilities`, a block at a time.
 
@@ -121,7 +121,7 @@ def draw_independently(
     tensor([0., 0., 1., 1., 0.])
     """
     included = None
-    if excluded is not None and len(excluded):
+    if len(excluded):
         included = torch.ones(len(losses), dtype=torch.bool).index_fill_(0, excluded, False)
 
     def rows(start: int) -> Any:  # a slice is a view, and an index copies
@@ -143,7 +143,7 @@ def draw_by_ratio(
     floor: float,
     count: int,
     generator: torch.Generator,
-    excluded: Tensor | None = None,
+    excluded: Tensor = NO_ROWS,
 ) -> Tensor:
     """Draws exactly k examples, with probabilities in proportion to `ratio_probabilities`.
 
@@ -176,7 +176,7 @@ def draw_by_ratio(
 
     if len(losses) > SORTED:
         return draw_in_blocks(losses, of_buckets, count, generator, excluded=excluded)
-    if excluded is None or not len(excluded):
+    if not len(excluded):
         return draw_exactly(
             losses, lambda known: ratio_probabilities(known, floor), count, generator
         )

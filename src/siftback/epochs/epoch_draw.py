@@ -522,11 +522,6 @@ class EpochDraw:
         return self._passed - passed
 
     @property
-    def to_read(self) -> float:
-        """Number of examples that this process reads in this epoch; infinity if not known yet."""
-        return math.inf if self.sampler and not self.passes[-1].whole else self.length
-
-    @property
     def remaining(self) -> int:
         """Number of the data set's examples that the pass of this epoch did not come past."""
         return max(self.passes[-1].whole - self._passed, 0) if self.shorter else 0

@@ -222,8 +222,9 @@ class DrawingPipeline(Pipeline):
         draw, loader = self.draw, self.source.loader
         # A batch sampler of the user's own may give fewer, of which nothing depends on this.
         is_own = not draw.draws and is_own_size(loader, self.pool)
-        is_unknown = draw.current.is_scoring or not is_trackable(loader)
-        return math.inf if is_own or is_unknown else draw.to_read
+        is_waiting = draw.sampler and not draw.passes[-1].whole
+        is_unknown = is_waiting or draw.current.is_scoring or not is_trackable(loader)
+        return math.inf if is_own or is_unknown else draw.length
 
     def members(self) -> dict[str, Any]:
         """See `Pipeline.members`."""

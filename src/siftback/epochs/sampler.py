@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from siftback.arguments import (
-    check_flag,
-    check_integer,
-    check_seed,
-    count_examples,
-)
+from siftback.arguments import check_flag, check_integer, check_seed, count_examples
 from siftback.batches.indices import check_indices, check_length, fingerprint
 from siftback.batches.order import SelectiveBatches, subset_name
 from siftback.epochs.epoch_draw import EpochDraw, Pass

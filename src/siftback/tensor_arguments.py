@@ -61,13 +61,14 @@ def check_tensor(
     tensor([3, 1])
     """
     fits = is_dense(value) and value.ndim == len(shape)
+    fits = fits and (
+        value.is_floating_point() if kind == "float" else value.dtype == getattr(torch, kind)
+    )
     fits = fits and all(
         isinstance(size, str) or size == length
         for size, length in zip(shape, value.shape, strict=True)
     )
-    if not fits or not (
-        value.is_floating_point() if kind == "float" else value.dtype == getattr(torch, kind)
-    ):
+    if not fits:
         dense = "" if is_dense(value) else "a dense tensor, "
         expected = f"{dense}{kind}[{', '.join(map(str, shape))}]{advice}"
         raise error(f"{name}={format_value(value)}: give {expected}")

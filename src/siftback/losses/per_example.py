@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siftback.arguments import check_either, check_object
+from siftback.arguments import check_either, check_object, format_value
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.host_reads import move
-from siftback.tensor_arguments import check_tensor
+from siftback.tensor_arguments import is_dense
 
 LossFn = Callable[..., Tensor]
 """``loss_fn(outputs, targets)``; where outputs and targets are not passed on, of any arguments."""
@@ -535,6 +535,10 @@ def check_losses(losses: Any, count: int) -> Tensor:
             f"the loss is reduced to one number: give one for each example, float[{count}], by "
             'reduction="none"'
         )
-    advice = ", one for each example, averaged over other dimensions"
-    check_tensor("losses", losses, "float", count, advice=advice, error=LossError)
+    # Not by `check_tensor`, as this is a part of each step.
+    if not is_dense(losses) or not losses.is_floating_point() or losses.shape != (count,):
+        raise LossError(
+            f"losses={format_value(losses)}: give a dense tensor, float[{count}], one for each "
+            "example, averaged over other dimensions"
+        )
     return cast(Tensor, losses.detach().float())

@@ -6,22 +6,25 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from siftback.state import dict_of, integer, number
+
 FORWARD, BACKWARD = 1, 2  # costs of one example
 
 Line = tuple[str, str, str]
 """A line of statistics: what is counted, the number, and what puts it into proportion."""
 
 
+@dataclass(repr=False)
 class SelectionStats(ABC):
     """Statistics of selection: costs, and how they are shown.
 
     Printed, they are a few aligned lines; as the last expression of a notebook's cell, a table.
     """
 
-    seen: int
-    considered: int
-    kept: int
-    seconds_selection: float
+    seen: int = 0
+    considered: int = 0
+    kept: int = 0
+    seconds_selection: float = 0.0
 
     @property
     @abstractmethod
@@ -75,6 +78,11 @@ class SelectionStats(ABC):
         numbers = vars(self) | {name: getattr(self, name) for name in derived}
         return {f"{prefix}{name}": float(number) for name, number in numbers.items()}
 
+    def check(self, name: str, value: Any) -> None:
+        """Checks for all numbers, as they are in a state."""
+        checks = {key: number(0) if key.startswith("seconds") else integer() for key in vars(self)}
+        dict_of(checks)(name, value)
+
     def log_entries(self, share: float) -> dict[str, float]:
         """Returns the statistics that integrations log at each logging step of their framework.
 
@@ -113,8 +121,8 @@ class SelectionStats(ABC):
                 ``add_scalar(name, number, step)``.
             step: The step that they belong to.
         """
-        for name, number in self.as_dict().items():
-            writer.add_scalar(name, number, step)
+        for name, value in self.as_dict().items():
+            writer.add_scalar(name, value, step)
 
     def __repr__(self) -> str:
         names, numbers, remarks = zip(*self._lines(), strict=True)
@@ -185,15 +193,11 @@ class Stats(SelectionStats):
       selection  0.0 s
     """
 
-    seen: int = 0
     unread: int = 0
-    considered: int = 0
-    kept: int = 0
     scored: int = 0
     released: int = 0
     dropped: int = 0
     nonfinite: int = 0
-    seconds_selection: float = 0.0
 
     @property
     def forwards(self) -> int:
@@ -230,12 +234,8 @@ class SinglePassStats(SelectionStats):
         seconds_selection: Seconds in choosing rows; the forward pass is training's own.
     """
 
-    seen: int = 0
-    considered: int = 0
-    kept: int = 0
     compilations: int = 0
     seconds_compiling: float = 0.0
-    seconds_selection: float = 0.0
 
     @property
     def forwards(self) -> int:

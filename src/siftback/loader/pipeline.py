@@ -26,7 +26,7 @@ from siftback.loader.selection import BatchSelection
 from siftback.loader.wrapped import check_shared, is_own_size, resolve_pool
 from siftback.processes.barrier import barrier
 from siftback.selectors.selection import Selection
-from siftback.state import check_entries, dict_of, integer, nothing, number, state_of, tuple_of
+from siftback.state import check_entries, integer, nothing, number, state_of, tuple_of
 
 _MEMBERS = "selector", "scorer", "draw", "record"  # which a state has entries for
 _UNKNOWN = -1  # in a state: a count that is not known
@@ -567,13 +567,12 @@ class Pipeline(ABC):
         saved, pool = state["settings"], nothing
         if None not in (saved["batch_size"], saved["drop_last"]):
             pool = state_of(self._empty_pool(saved))
-        stats = {name: integer() for name in vars(self.stats)}
         checks = {
             **dict.fromkeys(_MEMBERS, nothing),
             **{name: state_of(member) for name, member in self.members().items()},
             "source": state_of(self.source),
             "pool": pool,
-            "stats": dict_of({**stats, "seconds_selection": number(0)}),
+            "stats": self.stats.check,
             "to_come": integer(_UNKNOWN, _MOST),
             "batches": integer(_UNKNOWN, _MOST),
         }

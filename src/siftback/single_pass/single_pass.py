@@ -45,11 +45,9 @@ from siftback.single_pass.tracing import Backend, trace
 from siftback.state import (
     check_digest,
     check_entries,
-    dict_of,
     generator_state,
     integer,
     load_all_or_none,
-    number,
     seal,
     state_of,
 )
@@ -250,10 +248,8 @@ class SinglePass(nn.Module):
         if version != _STATE_VERSION:
             raise StateError(f"a state of version {version!r}: give one of {_STATE_VERSION}")
         check_digest(self, state)
-        stats = {name: integer() for name in ("seen", "considered", "kept", "compilations")}
-        seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}
         fields = {"generator": generator_state, "steps": integer()}
-        fields |= {"selector": state_of(self.selector), "stats": dict_of(stats | seconds)}
+        fields |= {"selector": state_of(self.selector), "stats": self.stats.check}
         check_entries(self, state, fields, self._settings())
         load_all_or_none((self.selector, state["selector"]))
         self._generator.set_state(state["generator"])

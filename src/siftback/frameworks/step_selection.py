@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from siftback.errors import BatchError, ConfigError
 from siftback.schedule import Schedule
 from siftback.seeding import Stream, generator_from
 from siftback.selectors.in_batch import InBatch, count_in_batch
-from siftback.state import Check, Stateful, dict_of, number
+from siftback.state import Check, Stateful
 
 AT_ONCE = "schedule=Schedule(warmup=Epochs(0)), which selects at once"
 
@@ -95,7 +95,7 @@ class StepSelection(Stateful):
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
-        return {"counts": dict_of({field.name: number(0) for field in fields(Stats)})}
+        return {"counts": self.stats.check}
 
 
 def check_leaves_out(keep: float, count: int, *, seen: int) -> None:

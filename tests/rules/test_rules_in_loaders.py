@@ -199,6 +199,38 @@ def test_a_batch_sampler_that_cannot_leave_examples_out_is_refused():
     ruled(RS2(), wrapped=DataLoader(data, batch_size=4, sampler=SelectiveSampler(data)))
 
 
+class Forever(DataLoader):
+    """Keeps one iterator, and so its workers, for all epochs, as loaders of timm and YOLO do."""
+
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from self.sampler
+
+
+@pytest.mark.parametrize("sampler", [SequentialSampler, SelectiveSampler])
+def test_a_loader_that_keeps_its_iterator_for_all_epochs_is_told_what_to_give(sampler):
+    data = Numbered(spread(9))
+    with pytest.raises(ConfigError, match=r"a Repeated cannot: .* give a DataLoader.*persistent_w"):
+        ruled(RS2(), wrapped=Forever(data, batch_size=4, sampler=sampler(data)))
+
+
 def test_alone_in_a_sampler_a_rule_draws_too():
     data, rule = Numbered(spread(40)), Memory(0.5)
     sampler = SelectiveSampler(data, rule, epochs=8, seed=3, shorter_epochs=True)

@@ -51,8 +51,8 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
     if not is_plain(batches):
         raise ConfigError(
             f"{rule} leaves examples out before they are read, which a {type(batches).__name__} "
-            "cannot: have it make its batches from sampler=SelectiveSampler(dataset), kept as its "
-            "attribute `sampler`, or leave batch_sampler= out"
+            "cannot: have it make batches from its attribute sampler=SelectiveSampler(data), or "
+            "give a DataLoader(dataset, batch_size), whose workers persistent_workers=True keeps"
         )
     if gives_all(inner, loader.dataset):
         ranked = own_ranks(inner) or own_ranks(loader)

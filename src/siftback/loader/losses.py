@@ -111,7 +111,8 @@ class LossRecord:
         self._queue.clear()
         self._reweights = self._goes_by_order = False  # any batch given, or recorded
         self.recorded = self._without_losses = self._without_weights = 0
-        self._goes_on, self._ahead = False, MOST_AHEAD - 1
+        # The size is that of the batch whose losses were recorded last, one for each example.
+        self._goes_on, self._ahead, self._size = False, MOST_AHEAD - 1, 0
 
     def give(self, batch: Batch, epoch: int) -> None:
         """Notes a batch that training is being given; it is past those that were used before it.
@@ -164,6 +165,15 @@ class LossRecord:
         if not self.recorded:
             self.check_used(_FEW)
 
+    @property
+    def skips_last(self) -> bool:
+        """Whether the last batch is of another size than that before, and without losses alone.
+
+        Many loops leave out a last batch that is not full. Had another batch been left out, losses
+        of this one would have been given to that before, which has another number of examples.
+        """
+        return bool(self._queue) and self._size not in (0, self._queue[-1].batch.size)
+
     def check_used(self, most: int) -> None:
         """Checks that losses and weights of all batches given were used, or all but ``most``.
 
@@ -203,17 +213,18 @@ class LossRecord:
             self._queue.popleft()
         if not self._queue:
             raise ConfigError(
-                "no batch waits for its losses: call loader.loss(losses) once for each batch that "
-                "the loader gave, or give indices= for other examples"
+                "no batch waits for its losses: call loader.loss(losses), or a watched function, "
+                "once for each batch that the loader gave; or give indices= for other examples"
             )
         first = self._queue[0]
         size = first.batch.size
-        if count is not None and count != size:
+        if count not in (None, size):
             raise LossError(
                 f"{count} losses were given, and the batch has {size} examples: give one loss for "
                 f"each, float[{size}], in the order of the batches"
             )
         self._goes_by_order = self._goes_on = True
+        self._size = count or 0
         self._count_used(first, first.missing, apply_weights)
         return first
 
@@ -290,8 +301,7 @@ class LossRecord:
             float32[b], the weights to multiply the losses with, None if all are 1; and bool[b], the
             losses that stay in the mean, None if all do.
         """
-        if reduced is not False:
-            check_flag("reduced", reduced)
+        check_flag("reduced", reduced)
         fits = is_dense(losses) and losses.is_floating_point()
         if not (fits and (losses.numel() == 1 if reduced else losses.ndim == 1)):
             raise wrong_losses(losses, reduced=reduced)
@@ -333,10 +343,7 @@ class LossRecord:
         if self.learns and not (correct is confidence is None):
             check_prediction_types(correct, confidence, count)
         take = partial(self._take, epoch, count, reduced)
-        if indices is None or indices.is_cpu:
-            self.reads.add(partial(take, indices), losses, correct, confidence)
-        else:
-            self.reads.add(take, indices, losses, correct, confidence)
+        self.reads.add(take, indices, losses, correct, confidence)
         drops = self.on_nonfinite == "drop" and not reduced
         return weights, losses.detach().isfinite() if drops else None
 

@@ -287,7 +287,7 @@ class Pipeline(ABC):
                 # Else a process whose state is of between epochs would wait for others in vain.
                 barrier(f"the rest of epoch {number}", settings)
         else:
-            self.record.check_used(0)
+            self.record.check_used(self.record.skips_last)
             self.record.clear()
             barrier(f"the beginning of epoch {number}", settings)
             self.begin_whole_epoch(number, again=again)

@@ -213,8 +213,8 @@ class LossRecord:
             self._queue.popleft()
         if not self._queue:
             raise ConfigError(
-                "no batch waits for its losses: call loader.loss(losses), or a watched function, "
-                "once for each batch that the loader gave; or give indices= for other examples"
+                "no batch waits for its losses: call loader.loss(losses) once for each batch, or a "
+                "watched function, and that in validation under torch.no_grad(); or give indices="
             )
         first = self._queue[0]
         size = first.batch.size

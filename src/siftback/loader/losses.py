@@ -109,10 +109,10 @@ class LossRecord:
     def clear(self) -> None:
         """Forgets the batches given."""
         self._queue.clear()
-        self._reweights = self._goes_by_order = False  # any batch given, or recorded
+        self._reweights = self._goes_on = False  # any batch given, or losses since the last one
         self.recorded = self._without_losses = self._without_weights = 0
-        # The size is that of the batch whose losses were recorded last, one for each example.
-        self._goes_on, self._ahead, self._size = False, MOST_AHEAD - 1, 0
+        # The size is that of the batch recorded last in its turn; -1 by one loss for all of it.
+        self._ahead, self._size = MOST_AHEAD - 1, 0
 
     def give(self, batch: Batch, epoch: int) -> None:
         """Notes a batch that training is being given; it is past those that were used before it.
@@ -172,7 +172,7 @@ class LossRecord:
         Many loops leave out a last batch that is not full. Had another batch been left out, losses
         of this one would have been given to that before, which has another number of examples.
         """
-        return bool(self._queue) and self._size not in (0, self._queue[-1].batch.size)
+        return bool(self._queue) and 0 < self._size != self._queue[-1].batch.size
 
     def check_used(self, most: int) -> None:
         """Checks that losses and weights of all batches given were used, or all but ``most``.
@@ -182,7 +182,7 @@ class LossRecord:
         Raises:
             ConfigError: If they were not.
         """
-        needs_all = self._goes_by_order or not self.recorded
+        needs_all = self._size != 0 or not self.recorded
         losses, weights = self._without_losses * needs_all, self._without_weights
         if max(losses, weights) <= most:
             return
@@ -223,8 +223,7 @@ class LossRecord:
                 f"{count} losses were given, and the batch has {size} examples: give one loss for "
                 f"each, float[{size}], in the order of the batches"
             )
-        self._goes_by_order = self._goes_on = True
-        self._size = count or 0
+        self._goes_on, self._size = True, count or -1
         self._count_used(first, first.missing, apply_weights)
         return first
 
@@ -301,7 +300,8 @@ class LossRecord:
             float32[b], the weights to multiply the losses with, None if all are 1; and bool[b], the
             losses that stay in the mean, None if all do.
         """
-        check_flag("reduced", reduced)
+        if reduced is not False:
+            check_flag("reduced", reduced)
         fits = is_dense(losses) and losses.is_floating_point()
         if not (fits and (losses.numel() == 1 if reduced else losses.ndim == 1)):
             raise wrong_losses(losses, reduced=reduced)

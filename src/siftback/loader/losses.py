@@ -343,7 +343,10 @@ class LossRecord:
         if self.learns and not (correct is confidence is None):
             check_prediction_types(correct, confidence, count)
         take = partial(self._take, epoch, count, reduced)
-        self.reads.add(take, indices, losses, correct, confidence)
+        if indices is None or indices.is_cpu:
+            self.reads.add(partial(take, indices), losses, correct, confidence)
+        else:
+            self.reads.add(take, indices, losses, correct, confidence)
         drops = self.on_nonfinite == "drop" and not reduced
         return weights, losses.detach().isfinite() if drops else None
 

@@ -253,7 +253,7 @@ REFUSED = {
     ),
     "a batch sampler of one's own": (
         lambda data: DataLoader(data, batch_sampler=Fixed([[0, 1], [2, 3]])),
-        r"which a Fixed cannot: have it make its batches from sampler=SelectiveSampler\(dataset\)",
+        r"which a Fixed cannot: have it make batches from .* sampler=SelectiveSampler\(data\)",
     ),
 }  # fmt: skip
 

@@ -346,7 +346,7 @@ class Memory(LastLossRule):
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **others: Tensor | None) -> None:
         """Remembers the losses as `LastLossRule` does, and the moments of the first ones."""
-        first = losses[: _FIRST - self._first_count]
+        first = losses[: _FIRST - self._first_count].float()
         self._first_count += len(first)
         # As double, in which sums are exact in any order; a square of more would not be finite.
         self._first_sum += float(first.double().sum())

@@ -191,7 +191,8 @@ def test_padding_takes_every_other_pixel_and_adds_zeros():
     for row in range(3):
         for column in range(2):
             expected[:, :3, row, column] = features[:, :, 2 * row, 2 * column]
-    assert torch.equal(padding(2)(features), expected)
+    assert torch.equal(padding(3, 5, 2, "batch")(features), expected)
+    assert padding(3, 3, 1, "batch")(features) is features
 
 
 @pytest.mark.parametrize("features", [8, 7])

@@ -106,6 +106,21 @@ def test_a_fixed_share_and_a_guard_draw_though_labels_seem_wrong(arguments):
     assert rule.draw(2, seeded(0)).count_nonzero() < 100
 
 
+def trained(model, inputs, targets, loss_fn, *, lr, batch_size, epochs):
+    """The loader of a training by `Memory()`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    data = torch.utils.data.TensorDataset(inputs, targets)
+    plain = torch.utils.data.DataLoader(data, batch_size, shuffle=True)
+    loader = SelectiveLoader(plain, memory=Memory(), epochs=epochs, seed=0)
+    for _ in range(epochs):
+        for x, y in loader:
+            losses = loss_fn(model(x), y, reduction="none").reshape(len(x))
+            loader.loss(losses).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return loader
+
+
 def test_a_training_on_wrong_labels_is_one_on_everything_and_others_leave_out():
     def seen(flipped):
         torch.manual_seed(0)
@@ -114,15 +129,7 @@ def test_a_training_on_wrong_labels_is_one_on_everything_and_others_leave_out():
         labels[:flipped] = (labels[:flipped] + 1) % 10
         model = torch.nn.Linear(10, 10)
         torch.nn.init.zeros_(model.weight)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        data = torch.utils.data.TensorDataset(inputs, labels)
-        plain = torch.utils.data.DataLoader(data, 40, shuffle=True)
-        loader = SelectiveLoader(plain, memory=Memory(), epochs=6, seed=0)
-        for _ in range(6):
-            for x, y in loader:
-                loader.loss(F.cross_entropy(model(x), y, reduction="none")).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+        loader = trained(model, inputs, labels, F.cross_entropy, lr=1.0, batch_size=40, epochs=6)
         return loader.stats.seen
 
     assert seen(0) > 8 * 1000
@@ -162,15 +169,7 @@ def test_squared_errors_and_rare_classes_are_drawn_from_though_misfits_have_much
         targets = (targets > targets.quantile(1 - positives)).float()
     loss_fn = F.binary_cross_entropy_with_logits if positives else F.mse_loss
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    data = torch.utils.data.TensorDataset(inputs, targets)
-    plain = torch.utils.data.DataLoader(data, 50, shuffle=True)
-    loader = SelectiveLoader(plain, memory=Memory(), epochs=8, seed=0)
-    for _ in range(8):
-        for x, y in loader:
-            loader.loss(loss_fn(model(x), y, reduction="none").squeeze(1)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    loader = trained(model, inputs, targets, loss_fn, lr=0.02, batch_size=50, epochs=8)
     assert loader.stats.unread > 300
 
 

@@ -289,8 +289,9 @@ class SelectiveTrainerMixin(Trainer):
 
     def _single_pass_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
         """Computes the loss of a step with a single pass, which is the model that is called."""
-        head, keep = find_trainer_head(self), cast(Any, self._selector).keep
-        check_leaves_out(keep, tree.size(inputs), seen=self.stats.seen)
+        head = find_trainer_head(self)
+        if not self.stats.seen:
+            check_leaves_out(cast(Any, self._selector).keep, tree.size(inputs))
         if head and not has_loss(head, inputs).all():
             raise BatchError(
                 "a row of a batch has no label, and so no loss: leave it out of the data set, or "

@@ -60,7 +60,8 @@ class StepSelection(Stateful):
         tries, self._tried = not self._tried, True
         if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
             tree.take(batch, torch.zeros(1, dtype=torch.int64))
-            check_leaves_out(self.in_batch.selector.keep, count, seen=stats.seen)
+            if not stats.seen:  # after a resumption it may be a smaller one, the last of an epoch
+                check_leaves_out(self.in_batch.selector.keep, count)
         losses, mask = torch.zeros(count, device=tree.device(batch)), None
         if self._scores and (tries or not skips):
             losses, mask = score(tries)
@@ -98,19 +99,17 @@ class StepSelection(Stateful):
         return {"counts": self.stats.check}
 
 
-def check_leaves_out(keep: float, count: int, *, seen: int) -> None:
-    """Checks that of a first batch not all rows are kept.
+def check_leaves_out(keep: float, count: int) -> None:
+    """Checks that of a training's first batch not all rows are kept.
 
     Args:
         keep: Share to keep.
         count: Rows of the batch.
-        seen: Rows that came before, as after a resumption, where the first batch may be a smaller
-            one, the last of an epoch.
 
     Raises:
         BatchError: If all are.
     """
-    if not seen and keep < 1 and count_in_batch(keep, count) >= count:
+    if keep < 1 and count_in_batch(keep, count) >= count:
         problem = f"the first batch has {count} rows, all of which keep={keep:g} keeps"
         raise BatchError(f"{problem}: give larger batches, of a row for each example")
 

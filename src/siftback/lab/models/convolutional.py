@@ -37,11 +37,11 @@ def cnn(spec: ModelSpec) -> nn.Sequential:
     layers: Layers = []
     inputs, width, norm = spec.channels, spec.width, spec.norm
     for outputs in (width, 2 * width, 4 * width):
-        stage = [
+        convolutions = [
             *conv_norm_relu(norm, inputs, outputs),
             *conv_norm_relu(norm, outputs, outputs),
         ]
-        layers += [nn.Sequential(*stage), nn.MaxPool2d(2)]
+        layers += [nn.Sequential(*convolutions), nn.MaxPool2d(2)]
         inputs = outputs
     return nn.Sequential(*layers[:-1], *classifier(inputs, spec.classes))
 
@@ -459,8 +459,6 @@ def inverted_residual(
         convolution(wide, outputs, 1),
         norm_layer(norm, outputs),
     ]
-    return (
-        Residual(layers, projection(inputs, outputs, 1, norm))
-        if stride == 1
-        else nn.Sequential(*layers)
-    )
+    if stride != 1:
+        return nn.Sequential(*layers)
+    return Residual(layers, projection(inputs, outputs, 1, norm))

@@ -1,6 +1,7 @@
 """Comparisons in processes that are killed, and a comparison of two folders."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def compare_and_keep(
         torch.save(model.state_dict(), folder / f"{run.name}.pt")
 
     plan = Plan(asked, strategies, [0.5], [0], matched=False)
-    compare(plan, folder, reporter, "resume", keep, CheckpointPolicy(every, None))
+    compare(plan, folder, reporter, "resume", keep, CheckpointPolicy(every, math.inf))
 
 
 def go(folder: Path, strategies: list[str], epochs: float, every: float) -> None:

@@ -1,6 +1,7 @@
 """Commands made of functions, and the options that several of them share."""
 
 import inspect
+import math
 import os
 import re
 from collections import Counter
@@ -122,22 +123,21 @@ class OptionsCommand(TyperCommand):
         parameters = self.get_params(ctx)
         names = {parameter.name for parameter in parameters}
         in_panels, is_short = "data" in names, "help_all" in names and HELP_ALL not in ctx.meta
-        titles = ["Arguments", *(PANELS if in_panels else ["Options"])]
-        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+        sections: dict[str, list[tuple[str, str]]] = {}
         if in_panels:
             parameters = sorted(parameters, key=lambda option: ORDER.get(option.name, len(ORDER)))
         for parameter in parameters:
             record = parameter.get_help_record(ctx)
             if record and (parameter.name in COMMON or not is_short):
-                title = PANEL_OF.get(parameter.name, "How to train") if in_panels else "Options"
-                is_argument = parameter.param_type_name == "argument"
-                sections["Arguments" if is_argument else title].append(record)
+                title = f"{parameter.param_type_name}s".capitalize()  # arguments come first
+                if in_panels:
+                    title = PANEL_OF.get(parameter.name, "How to train")
+                sections.setdefault(title, []).append(record)
         widest = max(len(name) for rows in sections.values() for name, _ in rows)
         for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    aligned = [(name.ljust(min(widest, WIDEST)), text) for name, text in rows]
-                    formatter.write_dl(aligned)
+            with formatter.section(title):
+                aligned = [(name.ljust(min(widest, WIDEST)), text) for name, text in rows]
+                formatter.write_dl(aligned)
 
 
 def show_all(ctx: typer.Context, asked: bool) -> None:
@@ -148,7 +148,9 @@ def show_all(ctx: typer.Context, asked: bool) -> None:
         raise typer.Exit
 
 
-def command(name: str, *settings: str) -> Callable[[Command], Command]:
+def command(
+    name: str, *settings: str, options_of: Command | None = None
+) -> Callable[[Command], Command]:
     """Makes a command of a function, whose docstring is its help.
 
     A parameter is an option, with the help that ``Args`` of the docstring or `HELP` has; one
@@ -159,6 +161,8 @@ def command(name: str, *settings: str) -> Callable[[Command], Command]:
         name: The command's name.
         settings: Fields of `Settings`, each an option after the function's own. The function gets
             a dictionary of their values as ``values``, to make settings of.
+        options_of: A function whose keyword-only parameters are options, too. The command's own
+            function gets their values as ``**options``, to call it with.
     """
 
     def decorate(function: Command) -> Command:
@@ -175,15 +179,16 @@ def command(name: str, *settings: str) -> Callable[[Command], Command]:
                 }
             function(**arguments)
 
-        parameters = inspect.signature(function).parameters.values()
-        options = [
-            *(
-                _own_option(parameter, described)
-                for parameter in parameters
-                if parameter.name != "values"
-            ),
-            *map(_setting_option, settings),
+        parameters = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.name not in ("values", "options")
         ]
+        if options_of:
+            shared = inspect.signature(options_of).parameters.values()
+            parameters += [option for option in shared if option.kind is option.KEYWORD_ONLY]
+        options = [_own_option(parameter, described) for parameter in parameters]
+        options += map(_setting_option, settings)
         if len(options) > ON_A_SCREEN:
             options.append(_HELP_ALL_OPTION)
         call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -317,16 +322,16 @@ def checkpoint_policy(every: str, keep: int) -> "CheckpointPolicy":
     if keep < 1:
         raise ConfigError(f"--checkpoints {keep}: give at least 1")
     if every == "none":
-        return CheckpointPolicy(None, None, keep)
+        return CheckpointPolicy(seconds=math.inf, keep=keep)
     if every[-1:] in tuple(DURATION_UNITS):
-        return CheckpointPolicy(None, parse_duration("--checkpoint-every", every), keep)
+        return CheckpointPolicy(seconds=parse_duration("--checkpoint-every", every), keep=keep)
     shares = parse_numbers("--checkpoint-every", every)
     if len(shares) > 1 or not 1e-6 <= shares[0] <= 1:
         raise ConfigError(
             f"--checkpoint-every {every}: give a time such as 10m, a share of training from 1e-6 "
             "to 1 such as 0.1, or none"
         )
-    return CheckpointPolicy(shares[0], None, keep)
+    return CheckpointPolicy(shares[0], math.inf, keep)
 
 
 def existing_policy(overwrite: bool, resume: bool) -> "Existing":

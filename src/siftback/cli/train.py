@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from siftback.lab.experiments.comparison import Plan
     from siftback.lab.experiments.sweep import GridCell
     from siftback.lab.records.comparison_record import Comparison
-    from siftback.lab.run.checkpoints import CheckpointPolicy
 
 SEVERAL = [0, 1, 2]  # seeds
 
@@ -40,7 +39,63 @@ SEVERAL = [0, 1, 2]  # seeds
 _FIRM = "\N{NO-BREAK SPACE}"
 
 
-@command("compare", *SETTINGS)
+def train_plan(
+    plan: "Plan",
+    several: Sequence[int],
+    out: Path,
+    on_model: "Callable[[Any, nn.Module], None]" = lambda run, model: None,
+    *,
+    threads: int | None = None,
+    checkpoint_every: str = "10m",
+    checkpoints: int = 2,
+    tensorboard: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Carries out a plan, with several seeds where it is short, and prints the results."""
+    from siftback.lab.experiments.comparison import compare, prepare_data
+    from siftback.lab.figures.error_plots import draw_errors
+    from siftback.lab.records.comparison_record import Comparison
+    from siftback.lab.records.folder import is_comparison
+    from siftback.lab.report.numbers import numbers
+    from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
+    from siftback.lab.run.workload import batch_work, is_short
+    from siftback.lab.strategies.table import find_strategy
+
+    existing, settings = existing_policy(overwrite, resume), plan.settings
+    policy = checkpoint_policy(checkpoint_every, checkpoints)
+    data = prepare_data(plan)
+    if several and is_short(settings, data):
+        plan = replace(plan, seeds=several)
+    selects = any(find_strategy(run.strategy).selects for run in plan.runs())
+    if several and len(plan.seeds) == 1 and selects:
+        seeds = ",".join(map(str, SEVERAL))
+        typer.echo(f"one seed decides nothing: --seed {seeds} would show their spread", err=True)
+    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
+    stopped = False
+    try:
+        console = Console(stderr=True)
+        with (
+            TensorBoardReporter(console, out / TENSORBOARD)
+            if tensorboard
+            else ConsoleReporter(console)
+        ) as reporter:
+            compare(plan, out, reporter, existing, on_model, policy, data)
+    except KeyboardInterrupt:
+        stopped = True
+    if is_comparison(out) and (comparison := Comparison.read(out)).runs:
+        picture = draw_errors(comparison, out)[0]
+        if json:
+            show_json(numbers(comparison) | {"picture": str(picture)})
+        else:
+            show_comparison(comparison)
+            typer.echo(f"picture: {picture}")
+    if stopped:
+        end_stopped(f"--out {out} --resume")
+
+
+@command("compare", *SETTINGS, options_of=train_plan)
 def compare_command(
     values: dict[str, Any],
     strategies: str = "traditional,Memory()",
@@ -49,13 +104,7 @@ def compare_command(
     seed: str | None = None,
     out: Path = Path("runs/compare"),
     no_matched: bool = False,
-    threads: int | None = None,
-    checkpoint_every: str = "10m",
-    checkpoints: int = 2,
-    tensorboard: bool = False,
-    overwrite: bool = False,
-    resume: bool = False,
-    json: bool = False,
+    **options: Any,
 ) -> None:
     """Train with several strategies; print one table, draw the errors.
 
@@ -80,12 +129,10 @@ def compare_command(
         seeds=[0] if seed is None else parse_seeds(seed),
         matched=not no_matched,
     )
-    several = SEVERAL if seed is None else plan.seeds
-    policy = checkpoint_policy(checkpoint_every, checkpoints)
-    _train(plan, several, out, threads, policy, tensorboard, overwrite, resume, json)
+    train_plan(plan, SEVERAL if seed is None else plan.seeds, out, **options)
 
 
-@command("train", *SETTINGS)
+@command("train", *SETTINGS, options_of=train_plan)
 def train_command(
     values: dict[str, Any],
     strategy: str = "Memory()",
@@ -93,13 +140,7 @@ def train_command(
     beta: str | None = None,
     seed: int = 0,
     out: Path = Path("runs/train"),
-    threads: int | None = None,
-    checkpoint_every: str = "10m",
-    checkpoints: int = 2,
-    tensorboard: bool = False,
-    overwrite: bool = False,
-    resume: bool = False,
-    json: bool = False,
+    **options: Any,
 ) -> None:
     """Train one model with one strategy; keep its weights.
 
@@ -128,61 +169,7 @@ def train_command(
             torch.save(trained.state_dict(), file)
 
     plan = Plan(settings_of(values), [strategy], keeps, [seed], matched=False)
-    policy = checkpoint_policy(checkpoint_every, checkpoints)
-    _train(plan, [], out, threads, policy, tensorboard, overwrite, resume, json, save)
-
-
-def _train(
-    plan: "Plan",
-    several: Sequence[int],
-    out: Path,
-    threads: int | None,
-    policy: "CheckpointPolicy",
-    tensorboard: bool,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    on_model: "Callable[[Any, nn.Module], None]" = lambda run, model: None,
-) -> None:
-    """Carries out a plan, with several seeds where it is short, and prints the results."""
-    from siftback.lab.experiments.comparison import compare, prepare_data
-    from siftback.lab.figures.error_plots import draw_errors
-    from siftback.lab.records.comparison_record import Comparison
-    from siftback.lab.records.folder import is_comparison
-    from siftback.lab.report.numbers import numbers
-    from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
-    from siftback.lab.run.workload import batch_work, is_short
-    from siftback.lab.strategies.table import find_strategy
-
-    existing, settings = existing_policy(overwrite, resume), plan.settings
-    data = prepare_data(plan)
-    if several and is_short(settings, data):
-        plan = replace(plan, seeds=several)
-    selects = any(find_strategy(run.strategy).selects for run in plan.runs())
-    if several and len(plan.seeds) == 1 and selects:
-        seeds = ",".join(map(str, SEVERAL))
-        typer.echo(f"one seed decides nothing: --seed {seeds} would show their spread", err=True)
-    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
-    stopped = False
-    try:
-        console = Console(stderr=True)
-        with (
-            TensorBoardReporter(console, out / TENSORBOARD)
-            if tensorboard
-            else ConsoleReporter(console)
-        ) as reporter:
-            compare(plan, out, reporter, existing, on_model, policy, data)
-    except KeyboardInterrupt:
-        stopped = True
-    if is_comparison(out) and (comparison := Comparison.read(out)).runs:
-        picture = draw_errors(comparison, out)[0]
-        if as_json:
-            show_json(numbers(comparison) | {"picture": str(picture)})
-        else:
-            show_comparison(comparison)
-            typer.echo(f"picture: {picture}")
-    if stopped:
-        end_stopped(f"--out {out} --resume")
+    train_plan(plan, [], out, save, **options)
 
 
 def show_comparison(comparison: "Comparison") -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,22 +128,22 @@ def test_clearing_takes_half_written_ones_too(tmp_path: Path) -> None:
     [
         (CheckpointPolicy(share=0.25), [3, 5, 8, 10]),
         (CheckpointPolicy(share=1.0), [10]),
-        (CheckpointPolicy(seconds=None), []),
+        (CheckpointPolicy(seconds=math.inf), []),
         (CheckpointPolicy(seconds=0.0), list(range(1, 11))),
     ],
 )
 def test_how_often(tmp_path: Path, often: CheckpointPolicy, at: list[int]) -> None:
-    if often.share is not None:
-        often = CheckpointPolicy(often.share, None)
+    if often.share < math.inf:
+        often = CheckpointPolicy(often.share, math.inf)
     checkpoints = Checkpoints(tmp_path, often)
     assert [step for step in range(1, 11) if checkpoints.due(step / 10)] == at
 
 
 def test_shares_go_on_from_what_was_saved(tmp_path: Path) -> None:
-    first = Checkpoints(tmp_path, CheckpointPolicy(0.25, None))
+    first = Checkpoints(tmp_path, CheckpointPolicy(0.25, math.inf))
     assert first.due(0.3)
     first.save(STATE, 3)
-    again = Checkpoints(tmp_path, CheckpointPolicy(0.25, None))
+    again = Checkpoints(tmp_path, CheckpointPolicy(0.25, math.inf))
     again.latest()
     assert not again.due(0.4)
     assert again.due(0.5)

@@ -1,5 +1,7 @@
 """Joules of a training, by counters like those of the kernel, which Zeus reads."""
 
+import math
+
 import pytest
 import torch
 
@@ -76,7 +78,7 @@ def test_a_record_has_them_and_a_resumed_run_goes_on_counting(counters, tmp_path
     plan = Plan(settings, ["traditional"], [0.5], [0], matched=False)
     (whole,) = compare(plan, tmp_path / "whole", Spends(stop=1)).runs
     assert whole.joules["cpu"] == pytest.approx(whole.steps)
-    often = CheckpointPolicy(share=1e-6, seconds=None)  # after each step
+    often = CheckpointPolicy(share=1e-6, seconds=math.inf)  # after each step
     with pytest.raises(KeyboardInterrupt):
         compare(plan, tmp_path / "resumed", Spends(stop=0.6), policy=often)
     compare(plan, tmp_path / "resumed", Spends(stop=1), "resume", policy=often)

@@ -1,6 +1,7 @@
 """A real run that is looked at: training is the same, and the figures can be made."""
 
 import json
+import math
 from dataclasses import asdict
 
 import numpy as np
@@ -141,7 +142,7 @@ class StopsAt(Reporter):
 def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
     plan = Plan(settings(observe=ALL, evaluations=4), [strategy], [0.5], [0], matched=False)
     (run,) = compare(plan, tmp_path / "whole", Reporter()).runs
-    often = CheckpointPolicy(share=0.3, seconds=None)
+    often = CheckpointPolicy(share=0.3, seconds=math.inf)
     with pytest.raises(StoppedError):  # beyond an evaluation that comes after the checkpoint
         compare(plan, tmp_path / "resumed", StopsAt(0.56), policy=often)
     assert len(looks(tmp_path / "resumed", run.record, "losses")) == 2

@@ -1,5 +1,6 @@
 """Real runs on small texts: what they cost, what they leave, and what is refused."""
 
+import math
 import shutil
 from dataclasses import asdict, replace
 
@@ -241,7 +242,9 @@ def test_a_run_goes_on_as_if_nothing_had_been(sources, tmp_path, strategy):
         folder = tmp_path / name
         for share in stops:
             with pytest.raises(StoppedError):
-                compare(plan, folder, StopsAt(share), "resume", policy=CheckpointPolicy(0.03, None))
+                compare(
+                    plan, folder, StopsAt(share), "resume", policy=CheckpointPolicy(0.03, math.inf)
+                )
         compare(plan, folder, Reporter(), "resume", lambda run, model: trained.append(model))
         comparison = Comparison.read(folder)
         ends = [asdict(end) for end in comparison.evaluations(comparison.runs[0])]

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import math
 import pickle
 import shutil
 import time
@@ -26,13 +27,13 @@ class CheckpointPolicy:
     """When to save a run, and how many checkpoints to keep.
 
     Attributes:
-        share: After each such share of the training; None does not go by it.
-        seconds: After this many seconds, training or not; None does not go by the clock.
+        share: After each such share of the training; infinity does not go by it.
+        seconds: After this many seconds, training or not; infinity does not go by the clock.
         keep: How many of the last checkpoints to keep, at least 1.
     """
 
-    share: float | None = None
-    seconds: float | None = 600.0
+    share: float = math.inf
+    seconds: float = 600.0
     keep: int = 2
 
 
@@ -71,11 +72,9 @@ class Checkpoints:
         Args:
             done: The share of the training that is done.
         """
-        share, seconds = self._policy.share, self._policy.seconds
-        before, self._done = self._done, done
-        if share is not None and int(done / share) > int(before / share):
-            return True
-        return seconds is not None and time.monotonic() - self._since >= seconds
+        before, self._done, share = self._done, done, self._policy.share
+        waited = time.monotonic() - self._since >= self._policy.seconds
+        return waited or int(done / share) > int(before / share)
 
     def save(self, state: dict[str, Any], steps: int) -> None:
         """Writes a checkpoint, then removes those that are too old.

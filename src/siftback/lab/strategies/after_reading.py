@@ -24,7 +24,6 @@ from siftback.lab.strategies.strategy import (
     ProgressSchedule,
     Strategy,
     fresh_scorer,
-    rank_agreement,
 )
 
 ROUNDS = 11
@@ -64,13 +63,9 @@ class AfterReading(LoaderBatches):
 
     def agreement(self) -> float | None:
         """Returns how the scores agree with fresh losses; None where they are fresh losses."""
-        return None if self.scorer is self.exact else self.agreement_of(self.scorer)
-
-    def agreement_of(self, scorer: Scorer) -> float | None:
-        """Returns how a scorer's scores agree with fresh losses."""
-        batches = self.sample()
-        losses = self.fresh_losses(batches)
-        return rank_agreement(self.score_sample(scorer, batches), losses)
+        if self.scorer is self.exact:
+            return None
+        return self.agreement_of(self.score_sample(self.scorer))
 
 
 class ScoredElsewhere(AfterReading):
@@ -100,9 +95,8 @@ class ScoredElsewhere(AfterReading):
 
     def agreement(self) -> float | None:
         """Returns how the scores agree with fresh losses; any device gives the process's scores."""
-        return self.agreement_of(
-            Replica(self.job.model, self.losses, self.exact, place=self.job.device)
-        )
+        replica = Replica(self.job.model, self.losses, self.exact, place=self.job.device)
+        return self.agreement_of(self.score_sample(replica))
 
     def close(self) -> None:
         """Ends the replica."""

@@ -13,7 +13,7 @@ from siftback.lab.data.stream import Batch
 from siftback.lab.forward import autocast_context, losses_of_outputs
 from siftback.lab.length import FORWARD
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.strategy import LoaderBatches, ProgressSchedule, rank_agreement
+from siftback.lab.strategies.strategy import LoaderBatches, ProgressSchedule
 
 
 class BeforeReading(LoaderBatches):
@@ -90,7 +90,7 @@ class BeforeReading(LoaderBatches):
     def agreement(self) -> float | None:
         """Returns how the scores that the rule draws by agree with fresh losses."""
         scores = self.rule.scores(self.loader.epoch)
-        return None if scores is None else rank_agreement(scores, self.fresh_losses(self.sample()))
+        return None if scores is None else self.agreement_of(scores)
 
     @property
     def guard(self) -> NoiseGuard | None:  # type: ignore[override]

@@ -1,7 +1,7 @@
 """A strategy, and the batches of a run: of every example, or of those that a loader selects."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
@@ -407,23 +407,22 @@ class LoaderBatches(TrainingBatches):
         """The factor of the learning rate that the rule asks for."""
         return self.loader.lr_scale
 
-    def sample(self) -> Sequence[Batch]:
-        """Returns the first training examples, not augmented."""
-        return list(self.stream.plain(SAMPLE))
-
-    def score_sample(self, scorer: Scorer, batches: Sequence[Batch]) -> Tensor:
-        """float32[n], a scorer's scores of the sample."""
-        indices = torch.arange(sum(len(labels) for _, labels in batches))
-        rows = torch.split(indices, [len(labels) for _, labels in batches])
+    def score_sample(self, scorer: Scorer) -> Tensor:
+        """float32[n], a scorer's scores of the first training examples, not augmented."""
+        rows = torch.split(torch.arange(self.stream.examples)[:SAMPLE], self.stream.batch_size)
         scored = [
-            scorer.score(self.losses, self.job.model, batch, positions)
-            for batch, positions in zip(batches, rows, strict=True)
+            scorer.score(self.losses, self.job.model, self.stream.batch_of(indices), indices)
+            for indices in rows
         ]
         return torch.cat(scored).cpu()
 
-    def fresh_losses(self, batches: Sequence[Batch]) -> Tensor:
-        """float32[n], the losses of the sample by a forward pass that is not compiled."""
-        return self.score_sample(Fresh(autocast=autocast_of(self.job.settings)), batches)
+    def agreement_of(self, scores: Tensor) -> float | None:
+        """Returns how scores of the first training examples agree with fresh losses.
+
+        Those are of a forward pass that is not compiled.
+        """
+        exact = Fresh(autocast=autocast_of(self.job.settings))
+        return rank_agreement(scores, self.score_sample(exact))
 
 
 def fresh_scorer(settings: Settings) -> Fresh:

@@ -17,7 +17,7 @@ from siftback.lab.records.run_summary import (
     bits_per_character,
     peak_signal_to_noise,
 )
-from siftback.lab.records.tables import terminal
+from siftback.lab.records.tables import pivot, terminal
 
 WIDEST = 12  # columns of a benchmark's table
 
@@ -151,18 +151,15 @@ def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     >>> measured([ratio | {"goal": "at least 0.95"}])
     [{'setting': 'fp32', 'over ideal (at least 0.95)': '0.9 (missed)'}]
     """
-    table: dict[str, dict[str, str]] = {}
+    cells = []
     for ratio in ratios:
-        row = table.setdefault(ratio["setting"], {"setting": ratio["setting"]})
-        column = f"{ratio['what']} ({ratio['goal']})" if ratio["goal"] else ratio["what"]
-        row[column] = f"{ratio['measured']:.4g}" + (" (missed)" if ratio["met"] is False else "")
-    columns = dict.fromkeys(name for row in table.values() for name in row if name != "setting")
-    if len(columns) <= max(WIDEST, len(table)):
-        return list(table.values())
-    return [
-        {"ratio": name} | {setting: row.get(name, "") for setting, row in table.items()}
-        for name in columns
-    ]
+        name = f"{ratio['what']} ({ratio['goal']})" if ratio["goal"] else ratio["what"]
+        text = f"{ratio['measured']:.4g}" + (" (missed)" if ratio["met"] is False else "")
+        cells.append((ratio["setting"], name, text))
+    names, settings = {name for _, name, _ in cells}, {setting for setting, _, _ in cells}
+    if len(names) <= max(WIDEST, len(settings)):
+        return pivot(({"setting": setting}, name, text) for setting, name, text in cells)
+    return pivot(({"ratio": name}, setting, text) for setting, name, text in cells)
 
 
 def _numbers(runs: pd.DataFrame) -> dict[str, str]:

@@ -40,7 +40,6 @@ from siftback.lab.figures.pays import (
     ratios_of_default,
     title_of,
 )
-from siftback.lab.figures.titles import argument
 from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.environment import environment
@@ -143,7 +142,7 @@ def read_cases(folder: Path = FORECAST) -> list[Case]:
         for records in RECORDS.values()
         for folder in comparison_folders(records)
     ]
-    folders = {(title_of(item), argument(item, "budget")): item.folder for item in comparisons}
+    folders = {(title_of(item), item.arguments.get("budget")): item.folder for item in comparisons}
     cases = []
     for method in ratios_of_default(method_ratios(experiments(comparisons))):
         experiment, budget = method.experiment, method.budget
@@ -162,7 +161,7 @@ def read_cases(folder: Path = FORECAST) -> list[Case]:
 
 def overfits(experiment: Experiment) -> bool:
     """Whether plain training ends lower at some budget than at the largest."""
-    means = {budget: statistics.fmean(ends.values()) for budget, ends in experiment.curve.items()}
+    means = experiment.means
     return min(means, key=means.__getitem__) < max(means)
 
 

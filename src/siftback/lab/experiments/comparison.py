@@ -429,7 +429,7 @@ def changed_settings(comparison: Comparison, plan: Plan, examples: str = "") -> 
         plan: The plan.
         examples: The `describe_examples` of the plan's data; empty where it is not compared.
     """
-    before = comparison.environment.get("arguments") or {}
+    before = comparison.arguments
     if "rate_by" not in before:  # made when a warm-up was of sb-memory alone
         of_memory = any("memory" in str(name) for name in before.get("strategies", ()))
         before = before | {"warmup": before.get("warmup", 0.15) if of_memory else 0}

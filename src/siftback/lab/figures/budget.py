@@ -12,19 +12,9 @@ from typing import Any
 from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import mean_curves, read_curves
 from siftback.lab.figures.figure import Panel, Series
-from siftback.lab.figures.titles import argument, group_by_settings, task, titled
+from siftback.lab.figures.titles import group_by_settings, task, titled
+from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import (
-    interval,
-    judge,
-    machine_of,
-    pair_seeds,
-    paired_differences,
-    read_runs,
-    same_budget,
-    signed_interval,
-    tally,
-)
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
 
@@ -35,13 +25,13 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     Student's t over the seeds, of 95 %, and one seed has none.
     """
     for heading, comparison in titled(comparisons):
-        runs, metric = read_runs(comparison), comparison.metric
+        runs, metric = frame.read_runs(comparison), comparison.metric
         series, over_seeds = [], {}
         for run in runs[runs.selective].drop_duplicates("label").itertuples():
-            if not (baseline := same_budget(runs, run.label)):
+            if not (baseline := frame.same_budget(runs, run.label)):
                 continue
-            differences = paired_differences(runs, run.label, baseline)
-            mean, low, high = interval(differences)
+            differences = frame.paired_differences(runs, run.label, baseline)
+            mean, low, high = frame.interval(differences)
             lower, upper = ([], []) if math.isnan(low) else ([low], [high])
             series.append(Series(run.label, [run.label], [mean], lower, upper, run.family))
             if len(differences) > 1:
@@ -54,13 +44,13 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: Metric) -> str:
-    counts = tally(map(judge, differences.values()))
-    ends = [(label, *interval(values), len(values)) for label, values in differences.items()]
+    counts = frame.tally(map(frame.judge, differences.values()))
+    ends = [(label, *frame.interval(values), len(values)) for label, values in differences.items()]
     best = min(ends, key=lambda end: end[1], default=None)
     if best is None:
         return f"{heading}: one seed each, which has no spread."
     digits, (label, mean, low, high, seeds) = metric.digits, best
-    within = signed_interval(low, high, digits) or "none"
+    within = frame.signed_interval(low, high, digits) or "none"
     return (
         f"{heading}: beside Traditional of the same budget {counts}; the lowest, {label}, is at "
         f"{mean:+.{digits}f} {metric.points} (95 % interval {within}, {seeds} seeds)."
@@ -82,18 +72,18 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """
     ends = []
     for comparison in with_wrong_labels(comparisons):
-        runs = read_runs(comparison)
+        runs = frame.read_runs(comparison)
         for label, group in runs[runs.selective].groupby("label", sort=False):
-            baseline = same_budget(runs, label)
-            if not baseline or not (pairs := pair_seeds(runs, label, baseline, "final")):
+            baseline = frame.same_budget(runs, label)
+            if not baseline or not (pairs := frame.pair_seeds(runs, label, baseline, "final")):
                 continue
-            mean, low, high = interval([end - base for end, base in pairs])
+            mean, low, high = frame.interval([end - base for end, base in pairs])
             # Without suspects there is no precision, without wrong labels no recall.
             precision = (group.suspects_wrong / group.suspects)[group.suspects > 0].mean()
             recall = (group.suspects_wrong / group.labels_wrong)[group.labels_wrong > 0].mean()
             end = {
                 "task": task(comparison),
-                "wrong": float(argument(comparison, "flip", 0.0)),
+                "wrong": float(comparison.arguments.get("flip", 0.0)),
                 "label": label,
                 "seeds": len(pairs),
                 "baseline": comparison.metric.written(statistics.mean(base for _, base in pairs)),
@@ -111,7 +101,7 @@ def ends_by_noise(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Final errors at several shares of wrong labels, and precision and recall of the suspects."""
     for end in noisy_ends(comparisons):
         rates = [f"{end[name]:.2f}" if end[name] >= 0 else None for name in ("precision", "recall")]
-        difference, within = f"{end['difference']:+.2f}", signed_interval(*end["interval"])
+        difference, within = f"{end['difference']:+.2f}", frame.signed_interval(*end["interval"])
         row = [end["task"], f"{end['wrong']:.0%}", end["label"], str(end["seeds"])]
         row += [end["baseline"], difference, within or None, *rates]
         interval_of = f" (95 % interval {within})" if within else ""
@@ -127,7 +117,7 @@ def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [
         comparison
         for group in group_by_settings(comparisons, "flip")
-        if any(argument(comparison, "flip") for comparison in group)
+        if any(comparison.arguments.get("flip") for comparison in group)
         for comparison in group
     ]
 
@@ -139,24 +129,24 @@ def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     with its 95 % interval.
     """
     for comparison in comparisons:
-        times = int(argument(comparison, "rare", 1))
+        times = int(comparison.arguments.get("rare", 1))
         if times == 1:
             continue
-        runs = read_runs(comparison)
+        runs = frame.read_runs(comparison)
         runs = runs[runs.test_error_rare.notna()]
         for label, group in runs.groupby("label", sort=False):
-            baseline = label if label == TRADITIONAL else same_budget(runs, label)
+            baseline = label if label == TRADITIONAL else frame.same_budget(runs, label)
             row = [task(comparison), f"1 in {times}", label, str(len(group))]
             differences = []
             for kind in ("rare", "common"):
                 name = f"test_error_{kind}"
                 row.append(f"{statistics.mean(group[name]):.2f}")
-                pairs = pair_seeds(runs, label, baseline, name) if baseline else []
+                pairs = frame.pair_seeds(runs, label, baseline, name) if baseline else []
                 if baseline == label or not pairs:
                     row += [None, None]
                     continue
-                mean, low, high = interval([error - base for error, base in pairs])
-                ends = signed_interval(low, high)
+                mean, low, high = frame.interval([error - base for error, base in pairs])
+                ends = frame.signed_interval(low, high)
                 row += [f"{mean:+.2f}", ends or None]
                 differences.append(
                     f"{mean:+.2f} points in {kind} classes" + (f" ({ends})" if ends else "")
@@ -173,17 +163,17 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Iterator[Findin
     lie. Configurations that were measured on another machine than Traditional are left out.
     """
     for heading, comparison in titled(comparisons):
-        runs = read_runs(comparison)
+        runs = frame.read_runs(comparison)
         if (runs.epochs == 0).any():  # pandas would divide by it without an error
             raise ZeroDivisionError(f"{heading}: a run has no epochs")
         runs["cost"] = (runs.cost_forward_units - runs.cost_scoring) / runs.epochs
         runs["seconds"] = (runs.seconds_train - runs.seconds_scoring) / runs.epochs
         plain = runs[runs.label == TRADITIONAL]
-        machine = machine_of(runs, TRADITIONAL)
+        machine = frame.machine_of(runs, TRADITIONAL)
         groups = {
             label: group
             for label, group in runs[runs.selective].groupby("label", sort=False)
-            if machine_of(runs, label) == machine
+            if frame.machine_of(runs, label) == machine
         }
         if plain.empty or not groups:
             continue

@@ -9,7 +9,7 @@ import pandas as pd
 
 from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.figure import Panel, Series
-from siftback.lab.figures.titles import argument, group_by_settings, images, titled
+from siftback.lab.figures.titles import group_by_settings, images, titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import listed
 from siftback.lab.records.frame import Axis, read_evaluations, read_runs
@@ -95,7 +95,7 @@ def label_noise(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 12: SB and Traditional where a share of the training labels is wrong."""
 
     def order(comparison: Comparison) -> tuple[tuple[str, str], float]:
-        return task_of(comparison), float(argument(comparison, "flip") or 0.0)
+        return task_of(comparison), float(comparison.arguments.get("flip") or 0.0)
 
     tasks = {task for task, wrong in map(order, comparisons) if wrong}
     among = [
@@ -133,7 +133,7 @@ def architectures(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 def schedules(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 17: one model on one data set under several schedules of the learning rate."""
-    return plot_varied(comparisons, task_of, lambda item: str(argument(item, "rate")))
+    return plot_varied(comparisons, task_of, lambda item: str(item.arguments.get("rate")))
 
 
 def without_matched(comparisons: Iterable[Comparison]) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import best_end
-from siftback.lab.figures.titles import argument, group_by_settings, task
+from siftback.lab.figures.titles import group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.run_summary import TRADITIONAL
@@ -21,13 +21,13 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     held_out = [
         comparison
         for comparison in comparisons
-        if comparison.runs and argument(comparison, "validation")
+        if comparison.runs and comparison.arguments.get("validation")
     ]
-    held_out.sort(key=lambda comparison: (_title(comparison), float(argument(comparison, "lr"))))
+    held_out.sort(key=lambda comparison: (_title(comparison), float(comparison.arguments["lr"])))
     for group in group_by_settings(held_out, "lr"):
         title, metric = _title(group[0]), group[0].metric
         runs = pd.concat(
-            read_runs(comparison).assign(rate=float(argument(comparison, "lr")))
+            read_runs(comparison).assign(rate=float(comparison.arguments["lr"]))
             for comparison in group
         )
         lowest: dict[str, tuple[float, float]] = {}
@@ -53,5 +53,5 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def _title(comparison: Comparison) -> str:
-    budget = argument(comparison, "budget")
+    budget = comparison.arguments.get("budget")
     return task(comparison) + ("" if budget is None else f", {budget:g} epochs")

@@ -20,7 +20,7 @@ from siftback.lab.figures.budget_ratios import Bounded, BudgetRatio, budget_rati
 from siftback.lab.figures.curves import best_end
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.styles import FLAT, RATIOS
-from siftback.lab.figures.titles import argument, group_by_settings, images, setup_with_noise
+from siftback.lab.figures.titles import group_by_settings, images, setup_with_noise
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import OUTCOMES, Outcome, judge, read_runs
@@ -69,6 +69,11 @@ class Experiment(NamedTuple):
     def curve(self) -> Ends:
         """Traditional's ends."""
         return self.ends[TRADITIONAL]
+
+    @property
+    def means(self) -> dict[float, float]:
+        """Traditional's mean ends by budget."""
+        return {budget: fmean(ends.values()) for budget, ends in self.curve.items()}
 
 
 class MethodRatio(NamedTuple):
@@ -170,7 +175,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for label in dict.fromkeys(method.label for method in methods):
         yield Finding(_ratio_sentence([method for method in methods if method.label == label]))
     for experiment in measured:
-        means = {budget: fmean(ends.values()) for budget, ends in experiment.curve.items()}
+        means = experiment.means
         lowest = min(means, key=means.__getitem__)
         if methods and lowest < max(means):
             yield Finding(
@@ -211,8 +216,8 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
     """Returns the experiments among comparisons, in the order of their titles."""
     joined = []
     for group in _with_curve(comparisons):
-        group = [item for item in group if item.runs and argument(item, "budget") is not None]
-        runs = pd.concat([read_runs(row).assign(budget=argument(row, "budget")) for row in group])
+        group = [item for item in group if item.runs and item.arguments.get("budget") is not None]
+        runs = pd.concat([read_runs(row).assign(budget=row.arguments["budget"]) for row in group])
         runs = runs[runs.strategy != MATCHED].drop_duplicates(["label", "budget", "seed"])
         ends = {
             label: {
@@ -221,8 +226,8 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             }
             for label, rows in runs.groupby("label", sort=False)
         }
-        first = group[0]
-        count = argument(first, "train_limit") or training_examples(argument(first, "data", ""))
+        first, settings = group[0], group[0].arguments
+        count = settings.get("train_limit") or training_examples(settings.get("data", ""))
         joined.append(Experiment(title_of(first), first.metric, runs, ends, count))
     joined.sort(key=lambda experiment: experiment.title)
     return [
@@ -244,7 +249,7 @@ def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def _with_curve(comparisons: Sequence[Comparison]) -> Iterator[list[Comparison]]:
     for group in group_by_settings(comparisons, "budget", "evaluations", "device"):
-        budgets = {argument(item, "budget") for item in group if TRADITIONAL in item.by_label()}
+        budgets = {item.arguments.get("budget") for item in group if TRADITIONAL in item.by_label()}
         if len(budgets - {None}) >= LEAST_POINTS:
             yield group
 
@@ -257,9 +262,7 @@ def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
         label: fmean(ends[budget].values()) for label, ends in methods.items() if budget in ends
     }
     best = min(means, key=means.__getitem__)
-    plain = experiment.curve.get(budget)
-    baseline = fmean(plain.values()) if plain else None
-    title = f"{experiment.title}, {budget:g} epochs"
+    title, baseline = f"{experiment.title}, {budget:g} epochs", experiment.means.get(budget)
     return best_end(title, experiment.metric, best, means[best], baseline)
 
 
@@ -357,7 +360,7 @@ def panel_of(label: str, cases: Sequence[MethodRatio], y_label: str) -> Panel:
     series = []
     for words in (*BANDS, FLAT):
         group = [case for case in cases if band_of(case.ratio) == words]
-        x = [fmean(case.experiment.curve[case.budget].values()) for case in group]
+        x = [case.experiment.means[case.budget] for case in group]
         of_examples = [float(case.experiment.examples or 0) for case in group]
         y = [case.budget for case in group] if "budget" in y_label else of_examples
         if group:
@@ -423,6 +426,6 @@ def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         is_worse = case.outcome in WORSE if case.ratio.flat else not case.reaches(LEAST)
         words = f"**{case.words}**" if is_worse else case.words
         where = case.experiment.title, f"{case.budget:g}", str(case.ratio.seeds)
-        ends = case.experiment.curve.get(case.budget)
-        plain = case.experiment.metric.written(fmean(ends.values())) if ends else None
+        means, written = case.experiment.means, case.experiment.metric.written
+        plain = written(means[case.budget]) if case.budget in means else None
         yield Finding(rows=[[*where, plain, words, case.ratio.interval]])

@@ -7,7 +7,6 @@ from siftback.lab.data.data_set import ImageData
 from siftback.lab.data.load import load
 from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.figure import Picture
-from siftback.lab.figures.titles import argument
 from siftback.lab.records.comparison_record import Comparison
 
 
@@ -33,16 +32,17 @@ def load_training_set(comparison: Comparison) -> ImageData:
     Raises:
         ConfigError: If they cannot be read here.
     """
-    if argument(comparison, "subset"):
+    settings = comparison.arguments
+    if settings.get("subset"):
         raise ConfigError(
             f"{comparison.folder.name} trained on a subset whose file is not part of its records"
         )
     data = load(
-        str(argument(comparison, "data")),
-        argument(comparison, "train_limit"),
-        argument(comparison, "validation"),
-        float(argument(comparison, "flip", 0.0)),
-        rare=int(argument(comparison, "rare", 1)),
+        str(settings.get("data")),
+        settings.get("train_limit"),
+        settings.get("validation"),
+        float(settings.get("flip", 0.0)),
+        rare=int(settings.get("rare", 1)),
     )
     if not isinstance(data, ImageData):
         raise ConfigError(f"{data.name} holds texts, which have no pictures")

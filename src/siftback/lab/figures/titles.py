@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from siftback.errors import ConfigError
 from siftback.lab import models
@@ -17,11 +16,6 @@ PLAN = ("strategies", "keeps", "seeds", "matched", "examples")
 _DEFAULTS = {name: field.default for name, field in Settings.__dataclass_fields__.items()}
 
 
-def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
-    """Returns the value of a setting of a comparison."""
-    return (comparison.environment.get("arguments") or {}).get(name, otherwise)
-
-
 def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[list[Comparison]]:
     """Returns the comparisons of equal settings together, in their order.
 
@@ -33,7 +27,7 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
     """
     groups: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        whole = _DEFAULTS | (comparison.environment.get("arguments") or {})
+        whole = _DEFAULTS | comparison.arguments
         shared = {
             key: float(value) if isinstance(value, int) else value  # 10 epochs are 10.0
             for key, value in whole.items()
@@ -55,8 +49,8 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     titles = [setup_with_noise(comparison) for comparison in recorded]
     details: list[Callable[[Comparison], str]] = [
         images,
-        lambda comparison: f", {argument(comparison, 'rate', 'unknown')} rates",
-        lambda comparison: f", batches of {argument(comparison, 'batch_size', 'unknown size')}",
+        lambda comparison: f", {comparison.arguments.get('rate', 'unknown')} rates",
+        lambda comparison: f", batches of {comparison.arguments.get('batch_size', 'unknown size')}",
         lambda comparison: f" ({comparison.folder.name})",
         lambda comparison: f" in {comparison.folder.resolve().parent.name}",
     ]
@@ -73,7 +67,7 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
 
 def setup_with_noise(comparison: Comparison) -> str:
     """Returns model and data in words, and the share of wrong labels if there are any."""
-    wrong = argument(comparison, "flip", 0.0)
+    wrong = comparison.arguments.get("flip", 0.0)
     return f"{comparison.setup}{f', {wrong:.0%} of the labels wrong' if wrong else ''}"
 
 
@@ -84,13 +78,13 @@ def task(comparison: Comparison) -> str:
 
 def images(comparison: Comparison) -> str:
     """Returns the number of training examples for the end of a name; empty for all."""
-    limit = argument(comparison, "train_limit")
+    limit = comparison.arguments.get("train_limit")
     return f" ({limit:,} {noun_of(comparison)})" if limit else ""
 
 
 def noun_of(comparison: Comparison) -> str:
     """Returns the noun of its training examples: images, texts or windows."""
-    model = str(argument(comparison, "model", "cnn"))
+    model = str(comparison.arguments.get("model", "cnn"))
     try:
         return NOUNS[models.find_architecture(model).takes]
     except ConfigError:  # a model of another release

@@ -250,6 +250,11 @@ class Comparison:
         return "{\n" + ",\n".join(entries) + "\n}\n"
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """Its settings and lists of runs, as `Plan.arguments` gives them; empty without any."""
+        return self.environment.get("arguments") or {}
+
+    @property
     def metric(self) -> Metric:
         """The measure of its runs, the same for all, as their data are."""
         return METRICS[self.runs[0].metric if self.runs else "error"]

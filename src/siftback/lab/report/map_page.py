@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 
 from siftback.lab.figures.analyses import ANALYSES, join_findings
 from siftback.lab.figures.drawing import render
@@ -92,11 +91,11 @@ def by_budget(cases: Sequence[MethodRatio]) -> list[dict[str, str]]:
     """
 
     def cell(case: MethodRatio) -> str:
-        ends = case.experiment.curve.get(case.budget)
+        means = case.experiment.means
         words = FLAT if case.ratio.flat and case.outcome == "undecided" else case.words
-        if not ends:
+        if case.budget not in means:
             return words
-        return f"{words} ({case.experiment.metric.written(fmean(ends.values()))})"
+        return f"{words} ({case.experiment.metric.written(means[case.budget])})"
 
     rows = pivot(
         ({"model and data": case.experiment.title}, f"{case.budget:g} epochs", cell(case))

@@ -142,7 +142,7 @@ def _tuning(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]], list[st
         the settings that are its own; and what is damaged, a line each.
     """
     comparisons, problems = read_within(filter(is_comparison, folder.glob("*")))
-    settings = [comparison.environment.get("arguments") or {} for comparison in comparisons]
+    settings = [comparison.arguments for comparison in comparisons]
     shared = {
         name: value
         for name, value in (settings[0] if settings else {}).items()

@@ -210,10 +210,8 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
 
 def list_facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
     """Yields the settings, then where it ran and with which versions."""
-    environment = dict(comparison.environment)
-    settings = environment.pop("arguments", None) or {}
-    for name, value in (settings | environment).items():
-        if value not in (None, []):
+    for name, value in (comparison.arguments | comparison.environment).items():
+        if name != "arguments" and value not in (None, []):
             yield name.replace("_", " "), fact(value)
     machines: dict[str, list[str]] = {}
     runs = read_runs(comparison)

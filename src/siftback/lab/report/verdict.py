@@ -5,35 +5,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED, counted
-from siftback.lab.records.frame import (
-    CONFIDENCE,
-    LIKELY,
-    OUTCOMES,
-    MeanAndSpread,
-    Outcome,
-    interval,
-    judge,
-    mean_and_spread,
-    mean_ratio,
-    p_value,
-    paired_differences,
-    read_runs,
-    same_budget,
-    signed_interval,
-    tally,
-)
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
 RULE = (
-    f"A configuration paid, or is worse, where the {CONFIDENCE:.0%} interval of its mean "
+    f"A configuration paid, or is worse, where the {frame.CONFIDENCE:.0%} interval of its mean "
     "difference, by Student's t over the seeds, lies below zero, or above. It is likely better, or "
-    f"likely worse, where the {LIKELY:.0%} interval does, and undecided otherwise."
+    f"likely worse, where the {frame.LIKELY:.0%} interval does, and undecided otherwise."
 )
 """What `judge` does, for a page."""
 
-FALSE_DISCOVERIES = 1 - CONFIDENCE
+FALSE_DISCOVERIES = 1 - frame.CONFIDENCE
 """The share of wrong ones expected among the verdicts that a summary says remain."""
 
 
@@ -86,19 +70,19 @@ class Verdict:
         return len(self.differences)
 
     @property
-    def difference(self) -> MeanAndSpread | None:
+    def difference(self) -> frame.MeanAndSpread | None:
         """Mean and spread of the differences; None where there is none."""
-        return mean_and_spread(self.differences) if self.differences else None
+        return frame.mean_and_spread(self.differences) if self.differences else None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> frame.Outcome:
         """The verdict."""
-        return judge(self.differences)
+        return frame.judge(self.differences)
 
     @property
-    def whole_error(self) -> MeanAndSpread | None:
+    def whole_error(self) -> frame.MeanAndSpread | None:
         """Mean and spread of the differences from the whole of Traditional; None without any."""
-        return mean_and_spread(self.whole_differences) if self.whole_differences else None
+        return frame.mean_and_spread(self.whole_differences) if self.whole_differences else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -108,7 +92,7 @@ class Verdict:
         """
         if not self.differences:
             return None
-        _, low, high = interval(self.differences)
+        _, low, high = frame.interval(self.differences)
         return None if math.isnan(low) else (low, high)
 
     def told(self, name: str, plain: str) -> str:
@@ -127,7 +111,7 @@ class Verdict:
             text += ", as there is no run of the same budget"
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."
-        apart, word = _apart(self.whole_error, self.metric), judge(self.whole_differences)
+        apart, word = _apart(self.whole_error, self.metric), frame.judge(self.whole_differences)
         text += f". Beside {plain}'s full training it is {apart} ({word}), at "
         return f"{text}{self.whole_cost:.2f} of its cost."
 
@@ -149,7 +133,8 @@ class Verdict:
         text = counted(self.seeds, "seed")
         if self.interval:
             low, high = self.interval
-            text += f" ({CONFIDENCE:.0%} interval {signed_interval(low, high, self.metric.digits)}"
+            ends = frame.signed_interval(low, high, self.metric.digits)
+            text += f" ({frame.CONFIDENCE:.0%} interval {ends}"
             return text + (", which takes in zero)" if low <= 0 <= high else ")")
         alike = "that happen to be alike, which gives no interval"
         return f"{text} {alike if self.seeds > 1 else 'without a spread'}"
@@ -161,7 +146,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
         verdict for name, comparison in named(comparisons) for verdict in _judge(name, comparison)
     ]
     judged.sort(key=lambda verdict: verdict.interval[1] if verdict.interval else math.inf)
-    return sorted(judged, key=lambda verdict: OUTCOMES.index(verdict.outcome))
+    return sorted(judged, key=lambda verdict: frame.OUTCOMES.index(verdict.outcome))
 
 
 def remaining(verdicts_shown: Sequence[Verdict]) -> list[Verdict]:
@@ -179,7 +164,7 @@ def remaining(verdicts_shown: Sequence[Verdict]) -> list[Verdict]:
     tested = [verdict for verdict in verdicts_shown if verdict.interval]
     if not tested:
         return []
-    adjusted = false_discovery_control([p_value(verdict.differences) for verdict in tested])
+    adjusted = false_discovery_control([frame.p_value(verdict.differences) for verdict in tested])
     return [
         verdict
         for verdict, value in zip(tested, adjusted, strict=True)
@@ -194,7 +179,7 @@ def headline(verdicts_shown: Sequence[Verdict]) -> str:
     text, compared = "", [verdict for verdict in verdicts_shown if verdict.compared]
     if compared:
         text += f"Of {counted(len(compared), 'selective configuration')} beside Traditional at the "
-        text += f"same budget: {tally(verdict.outcome for verdict in compared)}. "
+        text += f"same budget: {frame.tally(verdict.outcome for verdict in compared)}. "
     if alone := len(verdicts_shown) - len(compared):
         text += f"Undecided, without a run of the same budget or a second seed: {alone}. "
     best = verdicts_shown[0]
@@ -238,7 +223,7 @@ def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
     return list(zip(names, comparisons, strict=True))
 
 
-def _apart(difference: MeanAndSpread, metric: Metric) -> str:
+def _apart(difference: frame.MeanAndSpread, metric: Metric) -> str:
     """A difference in words.
 
     >>> from siftback.lab.records.run_summary import METRICS
@@ -255,9 +240,9 @@ def _apart(difference: MeanAndSpread, metric: Metric) -> str:
 
 def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
     """Yields the verdict on each selective configuration of a comparison."""
-    runs = read_runs(comparison)
+    runs = frame.read_runs(comparison)
     for run in runs[runs.selective].drop_duplicates("label").itertuples():
-        baseline = same_budget(runs, run.label)
+        baseline = frame.same_budget(runs, run.label)
         whole = "" if baseline == TRADITIONAL else TRADITIONAL
         yield Verdict(
             comparison=name,
@@ -269,8 +254,8 @@ def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
             baseline=baseline,
             cost=runs.cost_forward_units[runs.label == baseline].mean(),
             metric=comparison.metric,
-            differences=paired_differences(runs, run.label, baseline or ""),
-            seconds=mean_ratio(runs, run.label, baseline or "", "seconds_train"),
-            whole_differences=paired_differences(runs, run.label, whole),
-            whole_cost=mean_ratio(runs, run.label, whole, "cost_forward_units"),
+            differences=frame.paired_differences(runs, run.label, baseline or ""),
+            seconds=frame.mean_ratio(runs, run.label, baseline or "", "seconds_train"),
+            whole_differences=frame.paired_differences(runs, run.label, whole),
+            whole_cost=frame.mean_ratio(runs, run.label, whole, "cost_forward_units"),
         )

@@ -1,13 +1,13 @@
 """Parts of the README and of other pages that are from the records, and the README's picture."""
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from siftback.errors import ConfigError
@@ -183,14 +183,13 @@ def describe_demo(path: Path) -> str:
     Raises:
         ConfigError: If the file lacks it.
     """
-    measured: dict[str, list[float]] = defaultdict(list)
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-        measured[row["what"]].append(row["measured"])
+    rows = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["rows"])
+    means, counts = rows.groupby("what").measured.mean(), rows.what.value_counts()
     try:
-        plain, memory = (fmean(measured[f"{strategy}, %"]) for strategy in (TRADITIONAL, DEFAULT))
-        (clear,), groups = measured["intervals below 0"], len(measured["interval, to"])
-        (ratio,) = measured["processor seconds over plain training's"]
-    except ValueError:
+        plain, memory = means[f"{TRADITIONAL}, %"], means[f"{DEFAULT}, %"]
+        clear, groups = means["intervals below 0"], counts["interval, to"]
+        ratio = means["processor seconds over plain training's"]
+    except KeyError:
         raise ConfigError(
             f"{path} lacks what the demo shows. Measure it: python benchmarks/demo.py --json {path}"
         ) from None

@@ -44,7 +44,8 @@ def test_examples_are_the_coordinates_and_colours_of_each_pixel(tmp_path: Path) 
         assert colours == pytest.approx(expected, abs=1e-6)
     assert number == 14
     assert torch.equal(data.test_labels, data.train_labels)
-    assert (data.name, data.kind, data.names, data.classes) == ("picture:a.png", "pixels", (), 3)
+    assert (data.name, data.kind, data.classes) == ("picture:a.png", "pixels", 3)
+    assert data.names == ("red", "green", "blue")
 
 
 def test_pictures_are_brought_to_a_size_and_grey_ones_have_equal_colours(tmp_path: Path) -> None:

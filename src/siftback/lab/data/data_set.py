@@ -51,12 +51,13 @@ class DataSet:
 
     Attributes:
         name: Its name in records: of the data set, or the title of its address.
-        train_inputs: [N, ...].
+        train_inputs: [N, ...]; of pixels their coordinates, float32 [N, 2] in [-1, 1], x before y.
         train_labels: int64 [N], the classes, from 0; of language int64 [N, T], the next tokens,
             `IGNORED` where there is none; of pixels float32 [N, C], their colours in [-1, 1].
         test_inputs: [M, ...].
         test_labels: The same for testing.
-        names: Names of the classes, in the order of the labels; empty where there are none.
+        names: Names of the classes, in the order of the labels, or of a pixel's colours; empty
+            where there are none.
         kind: The kind of its examples.
         true_labels: int64 [N], the training labels before some of them were made wrong; None where
             none are known to be.
@@ -213,18 +214,6 @@ class TableData(DataSet):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PixelData(DataSet):
-    """Pixels of a picture by their coordinates, float32 [N, 2] in [-1, 1], x before y."""
-
-    kind: Kind = "pixels"
-
-    @property
-    def classes(self) -> int:
-        """Number of colours."""
-        return self.train_labels.shape[1]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class TextData(DataSet):
     """Texts as tokens, int32 [N, T] from 1 to ``vocabulary - 1``, cut at T and filled with `PAD`.
 
@@ -288,6 +277,28 @@ def check_memory(size: int, name: str) -> None:
         )
 
 
+def ranks_in_classes(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws an order of the examples of each class, the same one in every run.
+
+    Args:
+        labels: int64 [N].
+
+    Returns:
+        The rank of each example in its class, from 0, int64 [N]; and the size of its class, float64
+        [N].
+
+    >>> ranks_in_classes(torch.tensor([7, 7, 3, 7]))
+    (tensor([0, 1, 0, 2]), tensor([3., 3., 1., 3.], dtype=torch.float64))
+    """
+    import pandas as pd  # takes longer to import than most data to read
+
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
+    drawn = pd.Series(labels[order].numpy(), order.numpy())
+    by_class = drawn.groupby(drawn)
+    ranks, sizes = by_class.cumcount().sort_index(), by_class.transform("size").sort_index()
+    return torch.tensor(ranks.to_numpy()), torch.tensor(sizes.to_numpy(float))
+
+
 def add_test_split(splits: Splits, name: str) -> Splits:
     """Leaves a fixed fifth of each class to test on, where there is no split for that.
 
@@ -301,11 +312,8 @@ def add_test_split(splits: Splits, name: str) -> Splits:
     if "test" in splits:
         return splits
     inputs, labels = splits["train"]
-    drawn = torch.zeros(len(labels), dtype=torch.bool)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
-    for label in sorted({*labels.tolist()}):
-        rows = order[labels[order] == label]
-        drawn[rows[: round(TEST_SHARE * len(rows))]] = True
+    ranks, sizes = ranks_in_classes(labels)
+    drawn = ranks < (TEST_SHARE * sizes).round()
     if not drawn.any():
         raise ConfigError(
             f"{name} has no examples to test on, and a fifth of no class is an example: give more"

@@ -24,6 +24,7 @@ from siftback.lab.data.data_set import (
     ImageData,
     TextData,
     add_test_split,
+    ranks_in_classes,
 )
 from siftback.lab.data.images import read_arrays, read_folders, read_images
 from siftback.lab.data.pixels import read_picture
@@ -267,13 +268,10 @@ def make_rare(data: Data, times: int) -> Data:
     [5, 5, 5, 146, 145, 145, 145, 143, 139, 144]
     """
     check_has_classes(data, f"rare={times}")
-    labels = data.train_labels
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
-    kept = torch.ones(len(labels), dtype=torch.bool)
-    for label in range(rare_classes(data.classes)):
-        rows = order[labels[order] == label]
-        kept[rows[max(1, round(len(rows) / times)) :]] = False
-    return data.subset(kept.nonzero().flatten())
+    ranks, sizes = ranks_in_classes(data.train_labels)
+    is_common = data.train_labels >= rare_classes(data.classes)
+    is_left = is_common | (ranks < (sizes / times).round().clamp(min=1))
+    return data.subset(is_left.nonzero().flatten())
 
 
 def rare_classes(classes: int) -> int:
@@ -291,14 +289,10 @@ def balanced_order(labels: Tensor) -> Tensor:
     Args:
         labels: int64 [N]; where there are no classes, of two dimensions.
     """
-    import pandas as pd
-
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
     if labels.ndim == 1:
-        drawn = labels[order].numpy()
-        rank = pd.Series(drawn).groupby(drawn).cumcount()  # within its class
-        order = order[torch.from_numpy(np.lexsort((drawn, rank)))]
-    return order
+        ranks, _ = ranks_in_classes(labels)
+        return torch.from_numpy(np.lexsort((labels.numpy(), ranks.numpy())))
+    return torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
 
 
 def load_digits() -> ImageData:

@@ -3,14 +3,14 @@
 import torch
 
 from siftback.errors import ConfigError
-from siftback.lab.data.data_set import PixelData, check_memory
+from siftback.lab.data.data_set import DataSet, check_memory
 from siftback.lab.data.images import decode_image, open_image
 from siftback.lab.data.source import Address
 
-COLOURS = 3  # channels of a picture; a grey one has three equal ones
+COLOURS = ("red", "green", "blue")  # of which a grey picture has three equal ones
 
 
-def read_picture(address: Address) -> PixelData:
+def read_picture(address: Address) -> DataSet:
     """Reads a picture as examples: ``picture:PATH``, brought to a size by the option ``size``.
 
     The pixel in row i of H and column j of W is the example ``i * W + j``, with the coordinates
@@ -26,12 +26,13 @@ def read_picture(address: Address) -> PixelData:
         with open_image(address.path, 0, str(address)) as image:
             size = image.height, image.width
     height, width = size
-    check_memory(4 * (2 + COLOURS) * height * width, f"{address} of {height}x{width} pixels")
+    check_memory(4 * (2 + len(COLOURS)) * height * width, f"{address} of {height}x{width} pixels")
     colours = decode_image(address.path, 0, str(address), "RGB", size)
-    targets = torch.from_numpy(colours).view(-1, COLOURS) / 127.5 - 1
+    targets = torch.from_numpy(colours).view(-1, len(COLOURS)) / 127.5 - 1
     if bool((targets == targets[0]).all()):
         raise ConfigError(f"{address} is of a single colour: give a picture of something")
     rows, columns = torch.linspace(-1, 1, height), torch.linspace(-1, 1, width)
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     coordinates = torch.stack((x.flatten(), y.flatten()), 1)
-    return PixelData(address.title, coordinates, targets, coordinates, targets, ())
+    split = coordinates, targets
+    return DataSet(address.title, *split, *split, COLOURS, kind="pixels")

@@ -14,7 +14,6 @@ from siftback.lab.data.data_set import (
     PAD,
     DataSet,
     ImageData,
-    PixelData,
     TableData,
     lengths_of,
 )
@@ -206,7 +205,7 @@ def finisher(
         mean, std = (moment.to(device) for moment in data.moments)
         # A number that is missing becomes 0, the mean.
         return lambda rows, labels, generator: (((rows - mean) / std).nan_to_num(0.0), labels)
-    if isinstance(data, PixelData):
+    if data.kind == "pixels":
         return lambda coordinates, colours, generator: (coordinates, colours)
     return trim_texts
 

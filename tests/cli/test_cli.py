@@ -272,7 +272,7 @@ def test_every_misspelt_name_is_guessed(
         (("compare", "--keep", "a"), "give numbers separated by commas"),
         (("compare", "--keep", "0.5", "--beta", "1"), "give one, keep = 1/(beta+1)"),
         (("compare", "--beta=-1"), "give exponents of at least 0"),
-        (("compare", "--seed", "x"), "give integers"),
+        (("compare", "--seed", "x"), "give an integer"),
         (("compare", "--data", "imagenet"), "'imagenet' is not known: give one of digits"),
         (("compare", "--strategies", "traditional,foo"), "no strategy 'foo'"),
         (("compare", "--epochs", "1", "--budget", "1"), "give one of them"),

@@ -25,6 +25,7 @@ from siftback.lab.settings import (
     parse_duration,
     parse_numbers,
     parse_setting,
+    parse_whole_number,
 )
 
 if TYPE_CHECKING:
@@ -309,10 +310,7 @@ def keeps_of(keep: str | None, beta: str | None) -> list[float]:
 
 def parse_seeds(text: str) -> list[int]:
     """Returns the integers of ``--seed``."""
-    try:
-        return [int(seed) for seed in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seed {text!r}: give integers, such as 0,1,2") from None
+    return [parse_whole_number("--seed", seed.strip()) for seed in text.split(",")]
 
 
 def checkpoint_policy(every: str, keep: int) -> "CheckpointPolicy":

@@ -65,16 +65,26 @@ def parse_names(text: str) -> list[str]:
     return [name.strip() for name in re.split(r",(?!(?:[^()]|\([^()]*\))*\))", text)]
 
 
+def match_text(name: str, text: str, pattern: str, advice: str) -> re.Match[str]:
+    """Returns the match of a whole text.
+
+    Raises:
+        ConfigError: If the pattern does not match it; gives the advice.
+    """
+    if match := re.fullmatch(pattern, text):
+        return match
+    raise ConfigError(f"{name} {text!r}: give {advice}")
+
+
 def parse_duration(name: str, text: str) -> float:
     """Returns seconds of a time such as ``90s``, ``30m``, ``12h``, ``2d`` or ``1h30m``.
 
     >>> parse_duration("time_budget", "12h")
     43200.0
     """
-    if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
-        terms = re.findall(r"([\d.]+)([smhd])", text)
-        return sum(float(number) * DURATION_UNITS[unit] for number, unit in terms)
-    raise ConfigError(f"{name} {text!r}: give a time such as 90s, 30m, 12h or 1h30m")
+    match_text(name, text, r"(\d+(\.\d+)?[smhd])+", "a time such as 90s, 30m, 12h or 1h30m")
+    terms = re.findall(r"([\d.]+)([smhd])", text)
+    return sum(float(number) * DURATION_UNITS[unit] for number, unit in terms)
 
 
 def parse_share(name: str, text: str) -> float:
@@ -83,9 +93,8 @@ def parse_share(name: str, text: str) -> float:
     >>> parse_share("tail", "15%")
     0.15
     """
-    if re.fullmatch(r"\d{1,9}(\.\d+)?%", text):
-        return parse_number(name, text)
-    raise ConfigError(f"{name} {text!r}: give a percentage of the training, such as 15%")
+    match_text(name, text, r"\d{1,9}(\.\d+)?%", "a percentage of the training, such as 15%")
+    return parse_number(name, text)
 
 
 def parse_warmup(name: str, text: str) -> Epochs | Share:
@@ -94,36 +103,30 @@ def parse_warmup(name: str, text: str) -> Epochs | Share:
     >>> parse_warmup("warmup", "2e"), parse_warmup("warmup", "15%"), parse_warmup("warmup", "0")
     (Epochs(2), Share(0.15), Epochs(0))
     """
-    if re.fullmatch(r"\d+(\.\d+)?e|0", text):
-        return Epochs(float(text.removesuffix("e")))
     if text.endswith("%"):
         return Share(min(parse_share(name, text), 1.0))
-    raise ConfigError(
-        f"{name} {text!r}: give epochs such as 1e, a percentage of the training such as 15%, or 0"
-    )
+    advice = "epochs such as 1e, a percentage of the training such as 15%, or 0"
+    match_text(name, text, r"\d+(\.\d+)?e|0", advice)
+    return Epochs(float(text.removesuffix("e")))
 
 
-def _parse_error(name: str, text: str) -> float:
-    if match := re.fullmatch(r"error=(\d+(\.\d+)?)%?", text):
-        return float(match[1])
-    raise ConfigError(f"{name} {text!r}: give a test error in percent, such as error=5%")
+def parse_error(name: str, text: str) -> float:
+    """Returns a test error in percent, written as ``error=5%``."""
+    advice = "a test error in percent, such as error=5%"
+    return float(match_text(name, text, r"error=(\d+(\.\d+)?)%?", advice)[1])
 
 
-def _parse_integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name} {text!r}: give an integer") from None
+def parse_whole_number(name: str, text: str) -> int:
+    """Returns an integer."""
+    return int(match_text(name, text, r"[+-]?\d{1,18}", "an integer")[0])
 
 
 def parse_switch(name: str, text: str) -> bool:
     """Returns ``true`` or ``false``."""
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{name} {text!r}: give true or false")
-    return text.lower() == "true"
+    return match_text(name, text.lower(), "true|false", "true or false")[0] == "true"
 
 
-_PARSERS = {bool: parse_switch, int: _parse_integer, float: parse_number}
+_PARSERS = {bool: parse_switch, int: parse_whole_number, float: parse_number}
 
 
 class Setting(NamedTuple):
@@ -214,7 +217,7 @@ class Settings:
         "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
         "(0, 1)", lambda name, text: tuple(parse_numbers(name, text))] = None
     stop_at: Annotated[float | None,
-        "End at the first test with so low an error: error=5%.", "[0, 100)", _parse_error] = None
+        "End at the first test with so low an error: error=5%.", "[0, 100)", parse_error] = None
     stop_at_loss: Annotated[float | None,
         "End at the first test with so low a loss, such as 1.6.", "[0, inf)"] = None
     observe: Annotated[str,

@@ -58,17 +58,16 @@ def models_command(
     # Texts of 4,096 tokens in 192 places; a language of 66 characters in windows of 128; rows of 64
     # inputs.
     sizes: dict[str, dict[str, Any]] = {
-        "images": {"channels": channels},
-        "texts": {"vocabulary": 4096, "length": 192},
-        "language": {"vocabulary": 66, "length": 128},
-        "rows": {"channels": 64, "size": (1, 1)},
-        "pixels": {"channels": 2},
+        "images": {"classes": classes, "channels": channels},
+        "texts": {"classes": classes, "vocabulary": 4096, "length": 192},
+        "language": {"classes": 66, "vocabulary": 66, "length": 128},
+        "rows": {"classes": classes, "channels": 64, "size": (1, 1)},
+        "pixels": {"classes": 3, "channels": 2},
     }
     rows = []
     for name in models.LISTED:
         model = models.find_architecture(name)
-        outputs = {"language": 66, "pixels": 3}.get(model.takes, classes)
-        parameters = models.count(name, width, outputs, **sizes[model.takes])
+        parameters = models.count(name, width, **sizes[model.takes])
         rows.append(
             {
                 "model": name,

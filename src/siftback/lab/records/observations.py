@@ -89,7 +89,10 @@ def looks(folder: Path, record: str, kind: str) -> list[Look]:
     observations = []
     for path in sorted(folder_of(folder, record).glob(f"{kind}-*.parquet")):
         with suppress(*_DAMAGED):
-            observations.append(_read(path))
+            # Not memory-mapped, so that a file that is replaced meanwhile is read whole.
+            table = parquet.ParquetFile(path).read()
+            columns = {name: table[name].to_numpy() for name in table.column_names}
+            observations.append(Look(float(columns.pop("epoch")[0]), columns))
     return observations
 
 
@@ -100,13 +103,6 @@ def damage(path: Path) -> str | None:
     except _DAMAGED as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _read(path: Path) -> Look:
-    # Not memory-mapped, so that a file that is replaced meanwhile is read whole.
-    table = parquet.ParquetFile(path).read()
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    return Look(float(columns.pop("epoch")[0]), columns)
 
 
 def write_look(path: Path, epoch: float, columns: dict[str, Any]) -> None:

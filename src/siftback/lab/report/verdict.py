@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siftback.lab.records import frame
@@ -142,9 +142,28 @@ class Verdict:
 
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     """The verdict on every selective configuration: first what paid, the clearest ahead."""
-    judged = [
-        verdict for name, comparison in named(comparisons) for verdict in _judge(name, comparison)
-    ]
+    judged = []
+    for name, comparison in named(comparisons):
+        runs = frame.read_runs(comparison)
+        for run in runs[runs.selective].drop_duplicates("label").itertuples():
+            baseline = frame.same_budget(runs, run.label)
+            whole = "" if baseline == TRADITIONAL else TRADITIONAL
+            verdict = Verdict(
+                comparison=name,
+                setup=comparison.setup,
+                data=run.data,
+                strategy=run.strategy,
+                keep=run.keep_asked,
+                label=run.label,
+                baseline=baseline,
+                cost=runs.cost_forward_units[runs.label == baseline].mean(),
+                metric=comparison.metric,
+                differences=frame.paired_differences(runs, run.label, baseline or ""),
+                seconds=frame.mean_ratio(runs, run.label, baseline or "", "seconds_train"),
+                whole_differences=frame.paired_differences(runs, run.label, whole),
+                whole_cost=frame.mean_ratio(runs, run.label, whole, "cost_forward_units"),
+            )
+            judged.append(verdict)
     judged.sort(key=lambda verdict: verdict.interval[1] if verdict.interval else math.inf)
     return sorted(judged, key=lambda verdict: frame.OUTCOMES.index(verdict.outcome))
 
@@ -227,35 +246,12 @@ def _apart(difference: frame.MeanAndSpread, metric: Metric) -> str:
     """A difference in words.
 
     >>> from siftback.lab.records.run_summary import METRICS
-    >>> _apart(MeanAndSpread(-1.5, 0.25), METRICS["error"])
+    >>> _apart(frame.MeanAndSpread(-1.5, 0.25), METRICS["error"])
     '1.50 ± 0.25 points lower'
-    >>> _apart(MeanAndSpread(0.5, None), METRICS["loss"])
+    >>> _apart(frame.MeanAndSpread(0.5, None), METRICS["loss"])
     '0.500 nats higher'
     """
     size = difference._replace(mean=abs(difference.mean))
     return (
         f"{size:.{metric.digits}f} {metric.points} {'lower' if difference.mean < 0 else 'higher'}"
     )
-
-
-def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
-    """Yields the verdict on each selective configuration of a comparison."""
-    runs = frame.read_runs(comparison)
-    for run in runs[runs.selective].drop_duplicates("label").itertuples():
-        baseline = frame.same_budget(runs, run.label)
-        whole = "" if baseline == TRADITIONAL else TRADITIONAL
-        yield Verdict(
-            comparison=name,
-            setup=comparison.setup,
-            data=run.data,
-            strategy=run.strategy,
-            keep=run.keep_asked,
-            label=run.label,
-            baseline=baseline,
-            cost=runs.cost_forward_units[runs.label == baseline].mean(),
-            metric=comparison.metric,
-            differences=frame.paired_differences(runs, run.label, baseline or ""),
-            seconds=frame.mean_ratio(runs, run.label, baseline or "", "seconds_train"),
-            whole_differences=frame.paired_differences(runs, run.label, whole),
-            whole_cost=frame.mean_ratio(runs, run.label, whole, "cost_forward_units"),
-        )

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from goals import Goal, begin, options, report
-from siftback.draws.ratio_draw import ratio_probabilities
+from siftback.draws.ratio_draw import ratio_probabilities, sum_rises
 from siftback.lab.data import load
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.data_set import ImageData
@@ -68,6 +68,7 @@ class Case(NamedTuple):
 _SHIFTED = Augment(padding=2, flip=True)
 CASES = {
     "c10t": Case("cifar10", 4000, 12_000, "fastcnn", 16, 0.1, _SHIFTED, 48, (12, 24, 36, 48, 96)),
+    "c10l": Case("cifar10", 40_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 24, (12, 16, 24, 32, 48)),
     "c10s16": Case(
         "cifar10", 12_000, 12_000, "fastcnn", 16, 0.1, _SHIFTED, 48, (12, 24, 36, 48, 96)
     ),
@@ -104,6 +105,8 @@ class Candidate(NamedTuple):
         latest: The tail begins after so many epochs of the budget, if not before.
         memorised: Whether examples are held back, and an example has at least the probability
             ``1 - (mean loss in training) / (mean loss of these)``.
+        forgetting: Whether the probabilities are of losses to which is added by how much those that
+            could have been left out rose, see `Memory`.
     """
 
     what: str
@@ -114,6 +117,7 @@ class Candidate(NamedTuple):
     exponent: Callable[[float], float] = lambda done: 0.0
     latest: float = math.inf
     memorised: bool = False
+    forgetting: bool = False
 
     def tail_of(self, budget: float) -> float:
         """Returns the share of a training of so many epochs that is its tail."""
@@ -191,6 +195,23 @@ CANDIDATES = {
         lambda losses, done: ratios(losses),
         0.45,
         memorised=True,
+    ),
+    "forgetting": Candidate(
+        "loss over mean, of losses as they have risen",
+        lambda losses, done: ratios(losses),
+        forgetting=True,
+    ),
+    "forgetting.tail.2": Candidate(
+        "loss over mean, of losses as they have risen, tail 0.2",
+        lambda losses, done: ratios(losses),
+        0.2,
+        forgetting=True,
+    ),
+    "forgetting.tail.45": Candidate(
+        "loss over mean, of losses as they have risen, tail 0.45",
+        lambda losses, done: ratios(losses),
+        0.45,
+        forgetting=True,
     ),
     "half.tail.45": Candidate(
         "loss over half the mean, tail 0.45", lambda losses, done: ratios(losses, certain=0.5), 0.45
@@ -305,7 +326,7 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
     model = build(case.model, width=case.width, classes=classes, **sizes)
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), case.lr, 0.9, weight_decay=5e-4, nesterov=True)
-    losses, has_tail = torch.full((count,), torch.nan), False
+    losses, has_tail, rise = torch.full((count,), torch.nan), False, 0.0
     while spent < total:
         generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
         order = torch.randperm(count, generator=generator)
@@ -318,7 +339,8 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
             batches = order.split(BATCH)[: count // BATCH]
         else:
             assert candidate is not None
-            probabilities = candidate.probabilities(losses, done)
+            probabilities = candidate.probabilities(losses + rise, done)
+            remembered = losses.clone()
             if held:
                 model.eval()
                 with torch.no_grad():
@@ -345,6 +367,9 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
             spent += 3 * len(rows)
             if spent >= total:
                 break
+        if candidate and candidate.forgetting and begun and not has_tail:
+            rises, copies = sum_rises(remembered[drawn], losses[drawn], probabilities[drawn])
+            rise = max(0.0, rises / copies) if copies else rise
         epoch += 1
     model.eval()
     with torch.no_grad():

@@ -244,6 +244,12 @@ def test_rho_scores_each_batch_and_keeps_the_highest_of_it(compared: Comparison)
     assert -1 <= evaluation.agreement <= 1
 
 
+def test_a_warm_up_may_be_longer_than_the_training_of_the_models_that_score(tmp_path: Path) -> None:
+    settings = replace(QUICK, epochs=4.0, score_epochs=1.0, warmup=Epochs(2))
+    found = scores.score_for_run(Run("rho", 0.5, 0), settings, load("digits", COUNT), tmp_path)
+    assert found.cost == 2 * (3 * COUNT + COUNT)
+
+
 def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> None:
     data = load("digits", COUNT)
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ file of one column, ``index``: ``siftback score`` and ``prune``.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -161,9 +161,7 @@ def score_examples(
     columns, costs = zip(*scored, strict=True)
     values = torch.stack(columns, 1)
     # Examples of no class are all of one.
-    labels = data.train_labels
-    if not data.has_classes:
-        labels = torch.zeros(len(values), dtype=torch.int64)
+    labels = data.train_labels if data.has_classes else torch.zeros(len(values), dtype=torch.int64)
     origin = {
         "score": name,
         "seeds": seeds,
@@ -185,7 +183,6 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
     Raises:
         ConfigError: If there is no such score, or the settings or the data lack what it needs.
     """
-    examples = len(data.train_labels)
     if name not in SCORES:
         raise ConfigError(f"no score {name!r}: {one_of(name, SCORES)}")
     if not data.has_classes and name not in OF_LOSSES:
@@ -203,7 +200,7 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
             f"{name} of models that are trained for score_epochs={settings.score_epochs:g}: give "
             "epochs above 0"
         )
-    trained_on = examples // 2 if "irreducible" in name else examples
+    trained_on = len(data.train_labels) // (2 if "irreducible" in name else 1)
     if settings.batch_size > trained_on:
         raise ConfigError(
             f"batch_size={settings.batch_size} does not fit {trained_on} training examples of the "
@@ -344,7 +341,8 @@ def score_for_run(
         except ConfigError as error:
             raise StateError(f"{error}; or remove it, and it is made again") from None
     else:
-        table = score_examples(name, settings, run.seed, data, update)
+        # A warm-up of the run may be longer than the training of the models that score.
+        table = score_examples(name, replace(settings, warmup=None), run.seed, data, update)
         table.write(path)
     cost, seconds = table.origin["cost"], table.origin["seconds"]
     if drop := strategy.dropped(run.keep):

@@ -268,7 +268,7 @@ def test_every_misspelt_name_is_guessed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("compare", "--keep", "2"), "keep=2.0 is not a share"),
+        (("compare", "--strategies", "sb", "--keep", "2"), "keep=2.0 is not a share"),
         (("compare", "--keep", "a"), "give numbers separated by commas"),
         (("compare", "--keep", "0.5", "--beta", "1"), "give one, keep = 1/(beta+1)"),
         (("compare", "--beta=-1"), "give exponents of at least 0"),

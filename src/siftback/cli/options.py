@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -225,13 +225,12 @@ def _setting_option(name: str) -> inspect.Parameter:
     default = DEFAULTS.get(name, Settings.__dataclass_fields__[name].default)
     kind: Any = bool if isinstance(default, bool) else str if default is not None else str | None
     text = SETTINGS[name].help
+    option = typer.Option(help=text, metavar=_value(name, TYPES[name], text))
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=str(default) if kind is str else default,
-        annotation=Annotated[
-            kind, typer.Option(help=text, metavar=_value(name, TYPES[name], text))
-        ],
+        annotation=Annotated[kind, option],
     )
 
 
@@ -244,16 +243,11 @@ def _value(name: str, kind: Any, text: str) -> str | None:
     return f"<{words or numbers[0]}>" if words or numbers else None
 
 
+_help_all = typer.Option(
+    "--help-all", is_eager=True, callback=show_all, help="Show every option and exit."
+)
 _HELP_ALL_OPTION = inspect.Parameter(
-    "help_all",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool,
-        typer.Option(
-            "--help-all", is_eager=True, callback=show_all, help="Show every option and exit."
-        ),
-    ],
+    "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, _help_all]
 )
 
 
@@ -296,16 +290,30 @@ def use_threads(
     typer.echo(f"{count} thread{'s' if count > 1 else ''}: {why}", err=True)
 
 
-def keeps_of(keep: str | None, beta: str | None) -> list[float]:
-    """Returns the shares to keep that ``--keep`` or ``--beta`` says."""
+def keeps_of(keep: str | None, beta: str | None, strategies: Sequence[str]) -> list[float]:
+    """Returns the shares to keep that ``--keep`` or ``--beta`` says.
+
+    Raises:
+        ConfigError: If both are given, if one is no list of shares, or if none of the strategies
+            goes by it.
+    """
+    from siftback.lab.experiments.comparison import goes_by_keep
+
     if keep is not None and beta is not None:
         raise ConfigError(f"--keep {keep} and --beta {beta}: give one, keep = 1/(beta+1)")
     if beta is None:
-        return parse_numbers("--keep", "0.33" if keep is None else keep)
-    exponents = parse_numbers("--beta", beta)
-    if any(exponent < 0 for exponent in exponents):
-        raise ConfigError(f"--beta {beta}: give exponents of at least 0")
-    return [1 / (exponent + 1) for exponent in exponents]
+        shares = parse_numbers("--keep", "0.33" if keep is None else keep)
+    else:
+        exponents = parse_numbers("--beta", beta)
+        if any(exponent < 0 for exponent in exponents):
+            raise ConfigError(f"--beta {beta}: give exponents of at least 0")
+        shares = [1 / (exponent + 1) for exponent in exponents]
+    if (keep or beta) and not any(map(goes_by_keep, strategies)):
+        raise ConfigError(
+            f"--{'keep' if keep else 'beta'} {keep or beta}: {', '.join(strategies)} would not go "
+            "by it; give a strategy a share of its own, such as 'Memory(keep=0.5)', or leave it out"
+        )
+    return shares
 
 
 def parse_seeds(text: str) -> list[int]:

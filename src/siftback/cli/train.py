@@ -24,7 +24,7 @@ from siftback.cli.options import (
 )
 from siftback.errors import ConfigError
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.settings import SETTINGS, parse_names, parse_numbers
+from siftback.lab.settings import SETTINGS, parse_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,13 +122,8 @@ def compare_command(
     """
     from siftback.lab.experiments.comparison import Plan
 
-    plan = Plan(
-        settings_of(values),
-        strategies=parse_names(strategies),
-        keeps=keeps_of(keep, beta),
-        seeds=[0] if seed is None else parse_seeds(seed),
-        matched=not no_matched,
-    )
+    names, seeds = parse_names(strategies), [0] if seed is None else parse_seeds(seed)
+    plan = Plan(settings_of(values), names, keeps_of(keep, beta, names), seeds, not no_matched)
     train_plan(plan, SEVERAL if seed is None else plan.seeds, out, **options)
 
 
@@ -157,7 +152,7 @@ def train_command(
     from siftback.lab.experiments.comparison import Plan
     from siftback.lab.records.folder import atomic_write
 
-    keeps = keeps_of(keep, beta)
+    keeps = keeps_of(keep, beta, [strategy])
     if len(keeps) > 1:
         option = f"--keep {keep}" if beta is None else f"--beta {beta}"
         raise ConfigError(
@@ -193,7 +188,7 @@ def sweep_command(
     values: dict[str, Any],
     grid: list[str] | None = None,
     strategies: str = "traditional,Memory()",
-    keep: str = "0.33",
+    keep: str | None = None,
     seed: str = "0",
     out: Path = Path("runs/sweep"),
     matched: bool = False,
@@ -210,7 +205,8 @@ def sweep_command(
     Args:
         grid: A setting's values: lr=0.05,0.1. Once for each setting; keep is one.
         strategies: Names or calls, separated by commas.
-        keep: Shares of the examples to keep, separated by commas, where the grid has none.
+        keep: Shares of the examples to keep, separated by commas, where the grid has none; 0.33
+            by default.
         seed: Seeds, separated by commas.
         out: Gets a comparison's folder for each cell.
         matched: Add Traditional of each selective run's budget.
@@ -223,8 +219,8 @@ def sweep_command(
     from siftback.lab.run.workload import most_work
 
     def plan_of(cell: dict[str, Any]) -> Plan:
-        keeps = [cell.pop(KEEP)] if KEEP in cell else parse_numbers("--keep", keep)
         names, seeds = parse_names(strategies), parse_seeds(seed)
+        keeps = keeps_of(str(cell.pop(KEEP)) if KEEP in cell else keep, None, names)
         return Plan(settings_of(values | cell), names, keeps, seeds, matched)
 
     grid_cells = cells(read_grid(grid or []), plan_of, out)

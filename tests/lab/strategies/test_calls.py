@@ -28,6 +28,14 @@ def test_a_name_comes_back_from_its_call(name, keep):
         assert share == ""
 
 
+def test_settings_of_a_memory_are_those_of_each_of_its_names():
+    settings = Settings("digits", epochs=9.0, floor=0.2, decay=0.5)
+    for name in WITH_CALLS:
+        if name.startswith("sb-memory"):
+            asked = find_strategy(name).choice(0.5, settings).settings()
+            assert (asked["floor"], asked["decay"]) == (0.2, 0.5), name
+
+
 def test_each_call_is_that_of_one_strategy():
     calls = [call_of(STRATEGIES[name]) for name in WITH_CALLS]
     assert len(set(calls)) == len(calls)

@@ -43,21 +43,19 @@ CIFAR_AUGMENTATION = Augment(padding=4, flip=True)
 # Without augmentation, as in DeVries & Taylor 2017, and with them Jiang et al. 2019.
 SVHN = Published("ufldl-stanford/svhn", 73_257, ("image",), config="cropped_digits")
 
+# A mirrored digit is another sign or none, so they are only shifted, and by little.
+MNIST = Published("ylecun/mnist", 60_000, ("image",), Augment(padding=2), channels=1)
+
 PUBLISHED = {
-    # A mirrored digit is another sign or none, so they are only shifted, and by little.
-    "mnist": Published("ylecun/mnist", 60_000, ("image",), Augment(padding=2), channels=1),
+    "mnist": MNIST,
     "cifar10": Published("uoft-cs/cifar10", 50_000, ("img",), CIFAR_AUGMENTATION),
     "cifar100": Published(
         "uoft-cs/cifar100", 50_000, ("img",), CIFAR_AUGMENTATION, classes=100, label="fine_label"
     ),
     "svhn": SVHN,
     "svhn+extra": SVHN._replace(examples=604_388, train=("train", "extra"), folder="svhn"),
-    "fashion_mnist": Published(
-        "zalando-datasets/fashion_mnist",
-        60_000,
-        ("image",),
-        Augment(padding=2, flip=True),
-        channels=1,
+    "fashion_mnist": MNIST._replace(
+        repository="zalando-datasets/fashion_mnist", augmentation=Augment(padding=2, flip=True)
     ),
     # A mirrored sign is another or none. The hub's copies have no tracks.
     "gtsrb": Published("", 39_209, ("image",), Augment(padding=2), classes=43, group="track"),

@@ -120,10 +120,10 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
     """
     if not path.is_file():  # reading a pipe would wait for ever
         raise ConfigError(f"{name}: there is no file {path}: give one of CSV or Parquet")
-    if path.suffix == ".parquet":
-        table = read_file(path)
-    else:
-        with naming_damage(path):
+    with naming_damage(path):
+        if path.suffix == ".parquet":
+            table = read_file(path)
+        else:
             table = csv.read_csv(
                 path,
                 # Types are told from the first block alone: here, from all rows.
@@ -132,8 +132,7 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
                     column_types=dict(types), null_values=MISSING, strings_can_be_null=True
                 ),
             )
-    with naming_damage(path):  # a header may be no text
-        columns = table.column_names
+        columns = table.column_names  # a header may be no text
     if twice := [column for column in columns if columns.count(column) > 1]:
         raise ConfigError(f"{path} has several columns {twice[0]!r}: give each a name of its own")
     if not len(table):

@@ -101,8 +101,7 @@ class Plan:
             name, keeps = parse_entry(entry, self.keeps)
             for keep in keeps:
                 runs.append(Run(name, keep, seed))
-                selects = find_strategy(name).selects
-                if selects and self.matched and self.settings.epochs is not None:
+                if self.matched and self.settings.epochs and find_strategy(name).selects:
                     runs.append(Run("matched", keep, seed, matched_to=name))
         return runs
 
@@ -134,6 +133,17 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
             f"strategy {text!r}: give a share after @, such as {name}@0.33 or {name}@1/3"
         ) from None
     return name, [keep]
+
+
+def goes_by_keep(entry: str) -> bool:
+    """Returns whether a strategy selects, and has no share of its own.
+
+    >>> [goes_by_keep(entry) for entry in ("sb", "traditional", "sb@0.5", "Memory()")]
+    [True, False, False, False]
+    """
+    name, at, _ = name_of_call(entry).partition("@")
+    strategy = find_strategy(name)
+    return strategy.selects and not at and not strategy.has_own_share
 
 
 def check_strategy(run: Run, settings: Settings) -> None:

@@ -45,9 +45,8 @@ class Package:
     @property
     def install(self) -> str:
         """The command that installs it."""
-        if not self.extra:
-            return f'pip install "{self.name}{self.needed}"'
-        return install_command(self.extra)
+        alone = f'pip install "{self.name}{self.needed}"'
+        return install_command(self.extra) if self.extra else alone
 
 
 def packages() -> list[Package]:

@@ -69,7 +69,9 @@ def _memory(**options: Any) -> Callable[[float, Settings], EpochRule]:
 
 def _ratio_memory(**options: Any) -> Callable[[float, Settings], EpochRule]:
     """Returns the builder of a memory whose share follows the losses."""
-    return lambda keep, settings: siftback.Memory(floor=settings.floor, **options)
+    return lambda keep, settings: siftback.Memory(
+        floor=settings.floor, decay=settings.decay, **options
+    )
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:

@@ -6,6 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from siftback.lab.data.load import load
+from siftback.lab.experiments.comparison import describe_examples
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.choices import SHOWN
 from siftback.lab.figures.figure import Gallery, Missing
@@ -68,6 +69,16 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
     assert (
         f"Of the {SHOWN} suspect ones {SHOWN} have a wrong label, of all 10%." in gallery.sentence
     )
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_pictures_are_of_the_examples_that_were_trained_on(comparison, observed, same):
+    examples = describe_examples(load("digits", flipped=0.1 if same else 0.2))
+    comparison.environment["arguments"]["examples"] = examples
+    observed("sb", 0, [(np.ones(EXAMPLES), np.arange(EXAMPLES) / 1e3)] * 2, keep=0.5)
+    found = ANALYSES["choices"]([comparison])
+    assert isinstance(found, Gallery) is same
+    assert same or "on other examples than digits" in found.why
 
 
 def test_nothing_observed_says_how_to_observe(comparison, add_run):

@@ -41,9 +41,9 @@ def test_images_come_before_rates_and_batches(tmp_path):
 def test_what_is_asked_alike_is_told_by_its_folder(tmp_path):
     found = titles(tmp_path, ("a/x", {}), ("a/y", {}), ("b/x", {}))
     assert found == [
-        "cnn-8 on digits (x) in a",
+        "cnn-8 on digits (a/x)",
         "cnn-8 on digits (y)",
-        "cnn-8 on digits (x) in b",
+        "cnn-8 on digits (b/x)",
     ]
 
 
@@ -59,6 +59,20 @@ def test_a_frontier_is_of_one_set_of_images(tmp_path):
         "cnn-8 on digits (500 images)",
         "cnn-8 on digits (1,500 images)",
     ]
+    assert [sum(len(one.y) for one in panel.series) for panel in panels] == [4, 2]
+
+
+def test_data_sets_of_one_name_are_not_put_together(tmp_path):
+    made = []
+    for place, examples in (("a", "8 and 2 of crc32 0"), ("b", "8 and 2 of crc32 1"), ("c", None)):
+        one = comparison(tmp_path / place / "runs" / "x", examples=examples, budget=2.0)
+        add(one, "traditional", [(10, 1, 100, 9)])
+        add(one, "sb", [(4, 1, 50, 12)], keep=0.25)
+        made.append(one)
+    assert group_by_settings(made, "budget") == [[made[0], made[2]], [made[1]]]
+    assert group_by_settings(made, "budget", "examples") == [made]
+    panels = ANALYSES["fig14"](made).views["cost"]
+    assert [panel.title for panel in panels] == ["cnn-8 on digits", "cnn-8 on digits (2)"]
     assert [sum(len(one.y) for one in panel.series) for panel in panels] == [4, 2]
 
 

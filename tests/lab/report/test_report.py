@@ -417,6 +417,19 @@ def test_folders_given_twice_count_once(filled):
     assert (len(comparisons), problems) == (1, [])
 
 
+def test_raw_numbers_of_folders_of_one_name_are_beside_each_other(filled, tmp_path):
+    folders = [tmp_path / name / "runs" / "compare" for name in ("first", "second")]
+    for folder in folders:
+        shutil.copytree(filled.folder, folder)
+    write_report(folders, tmp_path / "report")
+    made = sorted(path.name for path in (tmp_path / "report" / "data").iterdir())
+    assert made == [
+        f"{name}-runs-compare-{file}"
+        for name in ("first", "second")
+        for file in ("evaluations.csv", "summary.json")
+    ]
+
+
 def test_the_template_is_part_of_the_wheel(tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory"]
     subprocess.run([*build, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)

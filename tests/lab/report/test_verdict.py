@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.frame import OUTCOMES, interval, judge, p_value
 from siftback.lab.report.numbers import numbers
 from siftback.lab.report.page import render_page
 from siftback.lab.report.results_page import comparisons_of, write_page
-from siftback.lab.report.verdict import FALSE_DISCOVERIES, headline, named, remaining, verdicts
+from siftback.lab.report.verdict import FALSE_DISCOVERIES, headline, remaining, verdicts
 from siftback.lab.strategies.table import library_name
 
 ROOT = Path(__file__).parents[3]
@@ -221,6 +221,6 @@ def test_what_remains_is_what_the_paper_s_procedure_rejects(filled):
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):
-    folders = [tmp_path / "a" / "mnist", tmp_path / "b" / "mnist", tmp_path / "c"]
+    folders = [tmp_path / name for name in ("a/mnist", "b/mnist", "c", "d/runs/x", "e/runs/x")]
     names = [name for name, _ in named([Comparison(folder, {}, []) for folder in folders])]
-    assert names == ["a/mnist", "b/mnist", "c"]
+    assert names == ["a/mnist", "b/mnist", "c", "d/runs/x", "e/runs/x"]

@@ -116,7 +116,7 @@ def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Returns the comparisons with wrong labels, and of equal settings those without."""
     return [
         comparison
-        for group in group_by_settings(comparisons, "flip")
+        for group in group_by_settings(comparisons, "flip", "examples")
         if any(comparison.arguments.get("flip") for comparison in group)
         for comparison in group
     ]

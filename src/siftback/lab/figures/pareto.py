@@ -1,5 +1,6 @@
 """The best error for what it costs: figure 14 of Jiang et al. 2019."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -33,16 +34,20 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 14: test error against time, of every configuration at every evaluation.
 
     Comparisons of one model on one data set share a panel, and a frontier; over time, only those
-    that were measured on one machine. A point is the mean over the seeds of a configuration at
+    that were measured on one machine. Panels of data sets of one name, of which records say that
+    they have other examples, are numbered. A point is the mean over the seeds of a configuration at
     an evaluation. Matched runs are Traditional, of another length.
     """
-    rows = []
+    rows, sets = [], defaultdict[str, dict[str, int]](dict)
     for comparison in comparisons:
         if len(comparison.by_label()) < 2:
             continue
         (curves,) = read_curves([comparison])
         # Comparisons that differ in their images or their labels' noise are not one task.
         task = curves.title + images(comparison)
+        examples = comparison.arguments.get("examples")
+        if examples and (number := sets[task].setdefault(examples, len(sets[task]))):
+            task += f" ({number + 1})"
         for view in ("time", "cost", "steps"):
             for line in mean_curves(curves.tests, AXES[view][0]):
                 machine = f", on {machine_of(curves.runs, line.label)}" if view == "time" else ""
@@ -50,8 +55,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 family = TRADITIONAL if line.faint else line.group
                 about = view, f"{task}{machine}", curves.metric, family
                 rows += [(*about, x, y) for x, y in zip(line.x, line.y, strict=True)]
-    columns = ["view", "heading", "metric", "family", "spent", "error"]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=["view", "heading", "metric", "family", "spent", "error"])
     for (view, heading, metric), points in table.groupby(["view", "heading", "metric"], sort=False):
         points = points.assign(optimal=frontier(points))
         sentence, count = "", points.optimal.sum()

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from siftback.errors import ConfigError
-from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.data_set import KINDS, ImageData
 from siftback.lab.data.load import load
+from siftback.lab.experiments.comparison import describe_examples
 from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.figure import Picture
 from siftback.lab.records.comparison_record import Comparison
@@ -30,13 +31,9 @@ def load_training_set(comparison: Comparison) -> ImageData:
     """Loads the training examples that a comparison's indices count.
 
     Raises:
-        ConfigError: If they cannot be read here.
+        ConfigError: If they cannot be read here, or are others than the comparison trained on.
     """
     settings = comparison.arguments
-    if settings.get("subset"):
-        raise ConfigError(
-            f"{comparison.folder.name} trained on a subset whose file is not part of its records"
-        )
     data = load(
         str(settings.get("data")),
         settings.get("train_limit"),
@@ -45,7 +42,12 @@ def load_training_set(comparison: Comparison) -> ImageData:
         rare=int(settings.get("rare", 1)),
     )
     if not isinstance(data, ImageData):
-        raise ConfigError(f"{data.name} holds texts, which have no pictures")
+        raise ConfigError(f"{data.name} holds {KINDS[data.kind]}, which have no pictures")
+    examples = describe_examples(data)
+    if settings.get("subset") or settings.get("examples", examples) != examples:
+        raise ConfigError(
+            f"{comparison.folder.name} trained on a subset, or on other examples than {data.name}"
+        )
     return data
 
 

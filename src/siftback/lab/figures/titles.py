@@ -1,12 +1,13 @@
 """The titles of comparisons, and which of them belong together."""
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import NOUNS
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import machine_of, read_runs
 from siftback.lab.settings import Settings
@@ -20,12 +21,16 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
     """Returns the comparisons of equal settings together, in their order.
 
     A setting that a record lacks, as it was written before there was such a one, is the default.
+    Data sets are told by their examples too, as names such as train.csv are those of many files;
+    a record that does not describe them is of the first set.
 
     Args:
         comparisons: The comparisons.
-        varied: Names of the settings that may differ, beside those of which runs there are.
+        varied: Names of the settings that may differ, beside those of which runs there are, and
+            "examples", which some settings make others.
     """
-    groups: dict[str, list[Comparison]] = {}
+    groups: dict[tuple[str, int], list[Comparison]] = {}
+    sets = defaultdict[str, dict[str, int]](dict)
     for comparison in comparisons:
         whole = _DEFAULTS | comparison.arguments
         shared = {
@@ -35,7 +40,9 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
         }
         # Records by hand may differ in what their settings do not say.
         key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
-        groups.setdefault(key, []).append(comparison)
+        examples = "" if "examples" in varied else str(whole.get("examples", ""))
+        number = sets[key].setdefault(examples, len(sets[key])) if examples else 0
+        groups.setdefault((key, number), []).append(comparison)
     return list(groups.values())
 
 
@@ -46,22 +53,18 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     examples, the learning rates, the batches, and last the folder.
     """
     recorded = [comparison for comparison in comparisons if comparison.runs]
+    folders = {comparison.folder: name for name, comparison in named(recorded)}
     titles = [setup_with_noise(comparison) for comparison in recorded]
     details: list[Callable[[Comparison], str]] = [
         images,
         lambda comparison: f", {comparison.arguments.get('rate', 'unknown')} rates",
         lambda comparison: f", batches of {comparison.arguments.get('batch_size', 'unknown size')}",
-        lambda comparison: f" ({comparison.folder.name})",
-        lambda comparison: f" in {comparison.folder.resolve().parent.name}",
+        lambda comparison: f" ({folders[comparison.folder]})",
     ]
     for detail in details:
-        seen: dict[str, set[str]] = {}
-        for title, comparison in zip(titles, recorded, strict=True):
-            seen.setdefault(title, set()).add(detail(comparison))
-        titles = [
-            title + detail(comparison) if len(seen[title]) > 1 else title
-            for title, comparison in zip(titles, recorded, strict=True)
-        ]
+        pairs = list(zip(titles, map(detail, recorded), strict=True))
+        many = Counter(title for title, _ in set(pairs))
+        titles = [title + text if many[title] > 1 else title for title, text in pairs]
     return list(zip(titles, recorded, strict=True))
 
 
@@ -96,8 +99,8 @@ def describe_extent(comparisons: Sequence[Comparison]) -> str:
     count = sum(len(comparison.runs) for comparison in comparisons)
     setups = listed(comparison.setup for comparison in comparisons if comparison.runs)
     text = f"{counted(len(comparisons), 'comparison')} of {counted(count, 'run')}: {setups}."
-    dates = (str(comparison.environment.get("date", ""))[:10] for comparison in comparisons)
-    days = sorted(date for date in dates if date)
+    dates = {str(comparison.environment.get("date", ""))[:10] for comparison in comparisons}
+    days = sorted(dates - {""})
     if not days:
         return text
     machines = listed(

@@ -15,9 +15,11 @@ files of runs that ended and their summary may be packed into one, ``records.jso
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -282,3 +284,12 @@ class Comparison:
     def evaluations(self, run: RunSummary) -> list[Evaluation]:
         """The evaluations of one of the runs."""
         return list(parse_evaluations(record_lines(self.folder, run.record)))
+
+
+def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
+    """Returns each comparison with its folder's name, and those around it, until it has its own."""
+    paths = [comparison.folder.resolve().parts for comparison in comparisons]
+    ends = [["/".join(path[-n:]) for n in range(1, len(path) + 1)] for path in paths]
+    many = Counter(chain(*ends))
+    names = [min(each, key=many.__getitem__) for each in ends]
+    return list(zip(names, comparisons, strict=True))

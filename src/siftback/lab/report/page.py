@@ -28,7 +28,7 @@ from siftback.lab.figures.titles import describe_extent
 from siftback.lab.figures.writing import export_csv, format_rows, write_analysis
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.folder import SUMMARY
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
 from siftback.lab.records.frame import in_order, machine_of, read_runs, signed_interval
@@ -36,7 +36,7 @@ from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import as_csv, tabulate
 from siftback.lab.report.measurements_page import benchmarks_of
 from siftback.lab.report.results_page import BENCHMARKS, read_templates
-from siftback.lab.report.verdict import RULE, Verdict, difference_of, headline, named, verdicts
+from siftback.lab.report.verdict import RULE, Verdict, difference_of, headline, verdicts
 from siftback.lab.strategies.table import library_name
 
 PAGE = "index.html"
@@ -233,9 +233,8 @@ def raw_files(name: str, comparison: Comparison) -> dict[str, bytes]:
 
 def format_interval(verdict: Verdict) -> str:
     """Writes the ends of a verdict's interval."""
-    if verdict.interval is None:
-        return NOT_REACHED
-    return signed_interval(*verdict.interval, verdict.metric.digits)
+    ends, digits = verdict.interval, verdict.metric.digits
+    return signed_interval(*ends, digits) if ends else NOT_REACHED
 
 
 def data_link(content: bytes, kind: str) -> str:

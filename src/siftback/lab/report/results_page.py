@@ -23,7 +23,7 @@ from siftback.lab.figures.budget import noisy_ends, with_wrong_labels
 from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.folder import comparison_folders
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import signed_interval, tally
@@ -34,7 +34,6 @@ from siftback.lab.report.verdict import (
     describe_remaining,
     difference_of,
     headline,
-    named,
     verdicts,
 )
 from siftback.lab.strategies.table import library_name

@@ -1,12 +1,11 @@
 """Whether selection paid, in words and numbers, from runs of the same budget."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siftback.lab.records import frame
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.formatting import NOT_REACHED, counted
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
@@ -229,17 +228,6 @@ def difference_of(verdict: Verdict) -> str:
         return NOT_REACHED
     written = f"{verdict.difference:+.{verdict.metric.digits}f}"
     return written if verdict.metric.name == "error" else f"{written} {verdict.metric.unit}"
-
-
-def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
-    """Each comparison with its folder's name, and the folder's around it where two are alike."""
-    folders = [comparison.folder.resolve() for comparison in comparisons]
-    many = Counter(folder.name for folder in folders)
-    names = [
-        folder.name if many[folder.name] == 1 else f"{folder.parent.name}/{folder.name}"
-        for folder in folders
-    ]
-    return list(zip(names, comparisons, strict=True))
 
 
 def _apart(difference: frame.MeanAndSpread, metric: Metric) -> str:

@@ -150,3 +150,14 @@ def test_same_budget_is_matched_or_traditional_of_equal_cost(filled, add_run):
     assert same_budget(read_runs(filled), "random 0.5") is None
     add_run("random", 0, [(30, 9, 301, 12)], keep=0.25)
     assert same_budget(read_runs(filled), "random 0.25") == "traditional"
+
+
+def test_a_matched_run_that_ended_before_its_budget_is_no_baseline(filled, add_run):
+    """As where it comes to the error of ``--stop-at`` sooner than the run that it is matched to."""
+    for seed in (0, 1):
+        add_run("random", seed, [(9, 3, 100, 9)], keep=0.25)
+        add_run("matched", seed, [(3, 1, 40, 8)], keep=0.25, matched_to="random")
+    assert same_budget(read_runs(filled), "random 0.25") is None
+    add_run("random", 0, [(29, 9, 299, 12)], keep=0.2)
+    add_run("matched", 0, [(3, 1, 40, 8)], keep=0.2, matched_to="random")
+    assert same_budget(read_runs(filled), "random 0.2") == "traditional"

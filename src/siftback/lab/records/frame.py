@@ -295,15 +295,17 @@ def machine_of(runs: pd.DataFrame, label: str) -> str:
 def same_budget(runs: pd.DataFrame, label: str) -> str | None:
     """Returns the label of the Traditional that had the budget of a selective configuration.
 
-    That is its matched run or, in a comparison by budget, Traditional itself: each run there ends
-    with the step that spends the budget, so the costs agree to 2 %. None where there is neither.
+    That is its matched run, which ends with the step that spends the budget, or before where it
+    came to ``stop_at`` or to the end of its time, and then counts for nothing; or, in a comparison
+    by budget, Traditional itself. None where none of them has the cost, to 2 %.
     """
     run = runs[runs.label == label].iloc[0]
     matched = run_label(MATCHED, run.keep_asked, run.strategy)
-    if matched in set(runs.label):
-        return matched
-    cost = mean_ratio(runs, label, TRADITIONAL, "cost_forward_units")
-    return TRADITIONAL if cost is not None and abs(cost - 1) < 0.02 else None
+    for baseline, most in ((matched, math.inf), (TRADITIONAL, 1.02)):
+        cost = mean_ratio(runs, baseline, label, "cost_forward_units")
+        if cost is not None and 0.98 < cost < most:
+            return baseline
+    return None
 
 
 def crossing(heights: Sequence[float], target: float) -> float:

@@ -245,6 +245,46 @@ def test_images_of_unlike_sizes_are_brought_to_one(places):
     assert load(f"imagefolder:{places},size=5x9").size == (5, 9)
 
 
+@pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+@pytest.mark.parametrize("ending", ["png", "webp", "tif"])
+def test_images_stand_upright(orientation, turns, ending, places):
+    exif, images = Image.Exif(), draw(0, 12, 6, 10, 3)
+    exif[0x112] = orientation
+    for number, image in enumerate(images):
+        path = places / f"pets/{'ab'[number % 2]}/{number}.{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path, exif=exif, lossless=True)
+    data = load(f"imagefolder:{places / 'pets'}")
+    upright = {np.rot90(image, turns).tobytes() for image in images}
+    inputs = torch.cat([data.train_inputs, data.test_inputs]).permute(0, 2, 3, 1)
+    assert {image.numpy().tobytes() for image in inputs} == upright
+    picture = load(f"picture:{path}").train_labels.view(*inputs.shape[1:])
+    torch.testing.assert_close(picture, torch.tensor(np.rot90(image, turns) / 127.5 - 1).float())
+
+
+def test_damaged_exif_data_are_passed_over(places):
+    images = draw(0, 12, 6, 10, 3)
+    for number, image in enumerate(images):
+        path = places / f"pets/{'ab'[number % 2]}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path, exif=b"Exif\0\0damaged")
+    assert load(f"imagefolder:{places / 'pets'}").size == (6, 10)
+
+
+@pytest.mark.parametrize("ending", ["jfif", "jpe", "JP2", "tga"])
+def test_no_image_is_left_out_by_its_ending(ending, places):
+    write_folders(places / "pets", {"a": draw(0, 5, 8, 8, 3), "b": draw(1, 5, 8, 8, 3)})
+    Image.fromarray(draw(2, 8, 8, 3)).save(places / f"pets/a/5.{ending}")
+    assert len(load(f"imagefolder:{places / 'pets'}").train_labels) == 9
+
+
+def test_an_image_that_cannot_be_read_here_is_named(places):
+    write_folders(places / "pets", {"a": draw(0, 5, 8, 8, 3), "b": draw(1, 5, 8, 8, 3)})
+    (places / "pets/a/5.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(ConfigError, match=r"a/5\.HEIC cannot be read as an image"):
+        load(f"imagefolder:{places / 'pets'}")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

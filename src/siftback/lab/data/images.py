@@ -5,6 +5,7 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from siftback.lab.data.data_set import check_memory
 from siftback.lab.data.source import Address, EncodedSet, Size, Splits, cached
 from siftback.lab.data.tables import TEST_SPLITS
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+# Of other formats too, which Pillow cannot read: an error is better than a set without them.
+SUFFIXES = {*Image.registered_extensions(), ".heic", ".heif"}
 GREY = {"1", "L"}
 # The errors of Pillow for damaged files, and for those of far more pixels than bytes.
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
@@ -209,7 +211,7 @@ def decode_image(cell: Any, number: int, title: str, mode: str, size: Size) -> N
 
 
 def open_image(cell: Any, number: int, title: str) -> Image.Image:
-    """Reads the header of an image."""
+    """Reads the header of an image, and turns it upright where its EXIF data say how it lies."""
     content = cell if isinstance(cell, Path) else cell.as_py() or {}
     if isinstance(content, dict):
         content = io.BytesIO(content["bytes"]) if content.get("bytes") else content.get("path")
@@ -222,6 +224,10 @@ def open_image(cell: Any, number: int, title: str) -> Image.Image:
         image = Image.open(content)
     except BROKEN as error:
         raise unreadable(cell, number, title, error) from error
+    # Damaged EXIF data say nothing. Where an image has none, asking for them would decode it.
+    with suppress(Exception):
+        if "exif" in image.info:
+            ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith(DEEP):  # conversion to bytes would clip most values to 255
         image.close()
         raise unreadable(cell, number, title, f"mode {image.mode} has more than 8 bits a channel")

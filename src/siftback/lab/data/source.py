@@ -34,7 +34,7 @@ OPTIONS = {
 }
 
 LABEL = "label"  # the usual name of the column of labels
-CACHE_FORMAT = 3  # of what is kept, and of the way to it: another one has all computed again
+CACHE_FORMAT = 4  # of what is kept, and of the way to it: another one has all computed again
 
 Size = tuple[int, int]
 

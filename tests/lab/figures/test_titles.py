@@ -39,11 +39,13 @@ def test_images_come_before_rates_and_batches(tmp_path):
 
 
 def test_what_is_asked_alike_is_told_by_its_folder(tmp_path):
-    found = titles(tmp_path, ("a/x", {}), ("a/y", {}), ("b/x", {}))
+    found = titles(tmp_path, ("a/x", {}), ("a/y", {}), ("b/x", {}), ("c/d/z", {}), ("e/d/z", {}))
     assert found == [
-        "cnn-8 on digits (a/x)",
+        "cnn-8 on digits (x) in a",
         "cnn-8 on digits (y)",
-        "cnn-8 on digits (b/x)",
+        "cnn-8 on digits (x) in b",
+        "cnn-8 on digits (z) in c/d",
+        "cnn-8 on digits (z) in e/d",
     ]
 
 

@@ -59,7 +59,8 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
         images,
         lambda comparison: f", {comparison.arguments.get('rate', 'unknown')} rates",
         lambda comparison: f", batches of {comparison.arguments.get('batch_size', 'unknown size')}",
-        lambda comparison: f" ({folders[comparison.folder]})",
+        lambda comparison: f" ({comparison.folder.name})",
+        lambda comparison: f" in {folders[comparison.folder].rpartition('/')[0]}",
     ]
     for detail in details:
         pairs = list(zip(titles, map(detail, recorded), strict=True))
@@ -99,8 +100,7 @@ def describe_extent(comparisons: Sequence[Comparison]) -> str:
     count = sum(len(comparison.runs) for comparison in comparisons)
     setups = listed(comparison.setup for comparison in comparisons if comparison.runs)
     text = f"{counted(len(comparisons), 'comparison')} of {counted(count, 'run')}: {setups}."
-    dates = {str(comparison.environment.get("date", ""))[:10] for comparison in comparisons}
-    days = sorted(dates - {""})
+    days = sorted({str(item.environment.get("date", ""))[:10] for item in comparisons} - {""})
     if not days:
         return text
     machines = listed(

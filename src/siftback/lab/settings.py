@@ -113,7 +113,7 @@ def parse_warmup(name: str, text: str) -> Epochs | Share:
 def parse_error(name: str, text: str) -> float:
     """Returns a test error in percent, written as ``error=5%``."""
     advice = "a test error in percent, such as error=5%"
-    return float(match_text(name, text, r"error=(\d+(\.\d+)?)%?", advice)[1])
+    return float(match_text(name, text, r"error=(\d+(\.\d+)?)%", advice)[1])
 
 
 def parse_whole_number(name: str, text: str) -> int:

@@ -144,6 +144,16 @@ def test_a_locked_folder_is_left_as_it_is(tmp_path: Path) -> None:
     compare(plan, tmp_path, Reporter())
 
 
+def test_what_no_comparison_wrote_is_not_overwritten(call: Call, tmp_path: Path) -> None:
+    theirs = [tmp_path / "own" / name / "model.pt" for name in ("checkpoints", "scores", "records")]
+    for path in theirs:
+        path.parent.mkdir(parents=True)
+        path.write_text("of another project")
+    options = ("--strategies", "traditional", "--seed", "0", "--out", str(tmp_path / "own"))
+    assert call("compare", *QUICK, *options, "--overwrite")[0] == 0
+    assert all(path.read_text() == "of another project" for path in theirs)
+
+
 def test_what_is_overwritten_leaves_no_record(tmp_path: Path) -> None:
     for seed in (0, 1):
         plan = Plan(settings(epochs=1.0), ["traditional"], [0.5], [seed], matched=False)

@@ -397,7 +397,8 @@ def _open(plan: Plan, folder: Path, existing: Existing, data: DataSet) -> Compar
     """Returns the folder's comparison, new or to be resumed."""
     arguments = plan.arguments() | {"examples": describe_examples(data)}
     refuse_begun(folder, existing, "with it")
-    if existing == "overwrite":
+    # A folder without a comparison may have one of these names that is somebody else's.
+    if existing == "overwrite" and (is_comparison(folder) or record_names(folder)):
         (folder / PACKED).unlink(missing_ok=True)
         for name in (RECORDS, scores.SCORES_FOLDER, CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / name, ignore_errors=True)

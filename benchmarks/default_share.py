@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from goals import Goal, begin, options, report
-from siftback.draws.ratio_draw import ratio_probabilities, sum_rises
+from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.lab.data import load
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.data_set import ImageData
@@ -103,10 +103,11 @@ class Candidate(NamedTuple):
         passes: It does not begin before so many passes.
         exponent: Of the weights ``1 / p``, from the share of the training that is done.
         latest: The tail begins after so many epochs of the budget, if not before.
+        warmup: Everything is trained on for no more than so many epochs at first.
         memorised: Whether examples are held back, and an example has at least the probability
             ``1 - (mean loss in training) / (mean loss of these)``.
         forgetting: Whether the probabilities are of losses to which is added by how much those that
-            could have been left out rose, see `Memory`.
+            could have been left out rose when they were last drawn.
     """
 
     what: str
@@ -116,6 +117,7 @@ class Candidate(NamedTuple):
     passes: int = 0
     exponent: Callable[[float], float] = lambda done: 0.0
     latest: float = math.inf
+    warmup: float = math.inf
     memorised: bool = False
     forgetting: bool = False
 
@@ -178,6 +180,13 @@ CANDIDATES = {
         lambda losses, done: ratios(losses),
         0.45,
         latest=8,
+    ),
+    "tail.45.by8.after2": Candidate(
+        "loss over mean after two epochs, and everything from the eighth at the latest",
+        lambda losses, done: ratios(losses),
+        0.45,
+        latest=8,
+        warmup=2,
     ),
     "tail.45.by4": Candidate(
         "loss over mean, tail 0.45, and from the fourth epoch at the latest",
@@ -312,6 +321,7 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
     inputs, labels, unseen, right = pictures(case)
     count, total, spent, epoch = len(inputs), 3 * len(inputs) * budget, 0, 0
     held = math.ceil(count / HELD) if candidate and candidate.memorised else 0
+    warmup = candidate.warmup if candidate else math.inf
     back, known = (inputs[:held], labels[:held]), (inputs[held:], labels[held:])
     (inputs, labels), count = known, count - held
     mean = inputs.float().mean((0, 2, 3), keepdim=True)
@@ -331,7 +341,7 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
         generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
         order = torch.randperm(count, generator=generator)
         done, weights = spent / total, torch.ones(count)
-        begun = epoch > 0 and spent >= 3 * count * round(WARMUP * budget)
+        begun = epoch > 0 and spent >= 3 * count * round(min(WARMUP * budget, warmup))
         in_tail = candidate and done >= 1 - candidate.tail_of(budget) and epoch >= candidate.passes
         if candidate and begun and in_tail and not has_tail:
             has_tail = float(candidate.probabilities(losses, done).mean()) >= candidate.least
@@ -368,8 +378,10 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
             if spent >= total:
                 break
         if candidate and candidate.forgetting and begun and not has_tail:
-            rises, copies = sum_rises(remembered[drawn], losses[drawn], probabilities[drawn])
-            rise = max(0.0, rises / copies) if copies else rise
+            uncertain = drawn & (probabilities < 1)
+            copies = 1 / probabilities[uncertain]  # how many examples like it there are
+            rises = (losses - remembered)[uncertain] * copies
+            rise = max(0.0, float(rises.sum() / copies.sum())) if len(copies) else rise
         epoch += 1
     model.eval()
     with torch.no_grad():

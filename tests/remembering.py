@@ -42,7 +42,6 @@ RULES = {
     "evos": lambda: EVOS(0.5, every=3, warmup=Epochs(1)),
     "memory": lambda: Memory(0.5, warmup=Epochs(1), tail=Share(0.25)),
     "ratio memory": lambda: Memory(warmup=Epochs(1)),
-    "ratio memory, risen": lambda: Memory(warmup=Epochs(1), forgetting=True),
     "ratio memory, guarded": lambda: Memory(warmup=Epochs(1), guard=NoiseGuard(CLASSES, visits=1)),
     "memory, averaged": lambda: Memory(beta=2, warmup=Share(0.25), decay=0.5),
 }

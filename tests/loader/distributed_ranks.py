@@ -52,7 +52,7 @@ RULES = {
     "rcap": lambda: RCAP(torch.arange(COUNT) % 3, 0.4),
     "alignprune": lambda: AlignPrune(0.5, window=3, delta=1.0),
     "evos": lambda: EVOS(0.4, every=2),
-    "learned": lambda: Memory(warmup=Epochs(1), forgetting=True),
+    "learned": lambda: Memory(warmup=Epochs(1)),
 }
 REMEMBERED = {
     "memory": lambda: Memory(0.55, warmup=Epochs(1)),

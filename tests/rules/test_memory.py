@@ -18,7 +18,6 @@ from remembering import (
     spread,
 )
 from siftback import Indexed, SelectiveLoader
-from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.evolved import EvolvedSampling
 from siftback.rules.memory import Memory
@@ -172,48 +171,6 @@ def test_squared_errors_and_rare_classes_are_drawn_from_though_misfits_have_much
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
     loader = trained(model, inputs, targets, loss_fn, lr=0.02, batch_size=50, epochs=8)
     assert loader.stats.unread > 300
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.25])
-def test_losses_are_drawn_by_as_they_are_expected_to_have_risen(decay):
-    """Against a loop over examples, in passes whose losses come in batches of other sizes."""
-    size, floor = 60, 0.1
-    random = seeded(3)
-    known = 3 * torch.rand(size, generator=random).square()
-    rule = Memory(forgetting=True, decay=decay)
-    rule.grow(size)
-    rule.update(torch.arange(size), known, 0)
-    remembered, rise = known.double().tolist(), 0.0
-    for number in range(1, 6):
-        expected = rule.values[:, 0] + rise
-        reference = ratio_probabilities(expected, floor)
-        drawn = rule.draw(number, seeded(number))
-        draws = torch.rand(size, dtype=torch.float64, generator=seeded(number))
-        assert drawn.bool().tolist() == (draws < reference).tolist()
-        mean = sum(loss + rise for loss in remembered) / size
-        rises = weights = 0.0
-        order = drawn.nonzero().squeeze(1)
-        losses = 0.5 * torch.rand(len(order), generator=random)
-        for row, loss in zip(order.tolist(), losses.tolist(), strict=True):
-            probability = max(floor, min(1.0, (remembered[row] + rise) / mean))
-            if probability < 1:
-                rises += (loss - remembered[row]) / probability
-                weights += 1 / probability
-            remembered[row] = decay * remembered[row] + (1 - decay) * loss
-        rise = max(0.0, rises / weights)
-        for part in torch.arange(len(order)).split(number):
-            rule.update(order[part], losses[part], number)
-    assert rise > 0
-
-
-def test_nothing_rises_where_all_are_trained_on_and_a_fixed_share_takes_no_rise():
-    rule = remembering(torch.ones(50), forgetting=True)
-    rule.update(torch.arange(50), torch.full((50,), 9.0), 1)
-    assert rule.draw(2, seeded(0)).all()
-    rule = remembering(spread(50), forgetting=True)
-    assert_same(rule.draw(2, seeded(0)), remembering(spread(50)).draw(2, seeded(0)))
-    with pytest.raises(ConfigError, match="forgetting=True with keep= or beta="):
-        Memory(keep=0.5, forgetting=True)
 
 
 @pytest.mark.parametrize("keep", [0.11, 0.25, 0.5, 0.55, 1.0])

@@ -17,8 +17,6 @@ from siftback.selectors.sampling import LEAST_PROBABILITY
 # the loss, and the mean loss at the most, over that before training (`benchmarks/misfits.py`).
 MISFITS, MISFIT_LOSS, LEARNED = 0.05, 0.45, 0.5
 
-_FRACTIONS = 1 << 20  # Sums of multiples of one over it are exact, below 2^33.
-
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
     """Computes probabilities by the loss over the mean of all: ``max(floor, min(1, loss / mean))``.
@@ -56,31 +54,6 @@ def finite_mean(blocks: Iterable[Tensor]) -> float:
         total += float(finite.double().sum())
         count += len(finite)
     return total / count if count else math.nan
-
-
-def sum_rises(remembered: Tensor, losses: Tensor, probabilities: Tensor) -> tuple[float, float]:
-    """Sums by how much losses rose of examples that are drawn, for the mean over those like them.
-
-    An example with a probability p below 1 stands for 1 / p such examples, of which the others are
-    left out (Horvitz and Thompson 1952). One with a probability of 1 does not count.
-
-    Args:
-        remembered: float32[n], their losses before the draw.
-        losses: float32[n], those that they had when they were trained on.
-        probabilities: float64[n], those of the draw; 1 where a remembered loss is not finite.
-
-    Returns:
-        The sum of (loss - remembered) / p, and that of 1 / p; rounded so that sums of them are the
-        same in any order.
-
-    >>> losses = torch.tensor([0.5, 0.25, 3.0]), torch.tensor([0.75, 0.75, 1.0])
-    >>> sum_rises(*losses, torch.tensor([0.5, 0.25, 1.0]).double())
-    (2.5, 6.0)
-    """
-    weights = (1 / probabilities).where(probabilities < 1, 0.0)
-    rises = ((losses.double() - remembered) * weights).where(probabilities < 1, 0.0)
-    sums = [(terms * _FRACTIONS).round().sum() / _FRACTIONS for terms in (rises, weights)]
-    return float(sums[0]), float(sums[1])
 
 
 def warn_of_negative(losses: Tensor, name: str) -> None:

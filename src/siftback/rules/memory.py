@@ -14,9 +14,7 @@ from siftback.draws.ratio_draw import (
     are_mislabelled,
     draw_by_ratio,
     draw_independently,
-    finite_mean,
     ratio_probabilities,
-    sum_rises,
     warn_of_negative,
 )
 from siftback.draws.weighted_draw import (
@@ -70,16 +68,6 @@ class Memory(LastLossRule):
     as draws by loss fit what is hard at the expense of the rest, and in a long training that cost
     more than it saved. But that does not begin within the first 4 epochs, so that a training of no
     more has no such end.
-
-    **Forgetting.** The loss of an example that is left out rises, and the one remembered of it does
-    not. With ``forgetting`` the probability is::
-
-        max(floor, min(1, (loss + r) / (mean loss + r)))
-
-    where r is by how much losses rose, at least 0: of the examples of the last draw that could have
-    been left out, the mean of new less remembered ones, each weighted by 1 over its probability.
-    Where many losses are next to 0 since they were learned by heart, r is above their mean, and
-    most are drawn again.
 
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
     much of the loss is of examples that are predicted worse than before training (see
@@ -147,8 +135,6 @@ class Memory(LastLossRule):
         balance: In place of ``weights``, int[N], the label of each example: its base weight is 1
             over the number of examples of its class, so that classes are drawn equally often.
         unbiased: Whether the loss of an example that is drawn has the weight v above.
-        forgetting: Whether draws are by losses to which is added by how much those of examples that
-            were left out rose, see above. Not of a fixed share, which draws by ranks.
 
     Attributes:
         keep: The share of an epoch; None where it follows the losses.
@@ -157,8 +143,7 @@ class Memory(LastLossRule):
     Raises:
         ConfigError: If one of them is out of range, both ``keep`` and ``beta`` are given, or
             ``shards`` with neither of these, with a guard, with weights or with a table in a file;
-            ``unbiased`` with a guard, with shards or without a floor; or ``forgetting`` with a
-            fixed share.
+            or ``unbiased`` with a guard, with shards or without a floor.
 
     >>> memory = Memory()
     >>> memory.grow(5)
@@ -203,7 +188,7 @@ class Memory(LastLossRule):
 
     beta: float
     updates_by_example = True
-    setting_names = ("floor", "decay", "guard", "forgetting")
+    setting_names = ("floor", "decay", "guard")
 
     def __init__(
         self,
@@ -220,10 +205,8 @@ class Memory(LastLossRule):
         weights: Tensor | Sequence[float] | None = None,
         balance: Tensor | Sequence[int] | None = None,
         unbiased: bool = False,
-        forgetting: bool = False,
     ) -> None:
-        has_own_share = keep is beta is None
-        has_own_tail = has_own_share and tail is None
+        has_own_tail = keep is beta is None and tail is None
         tail = Share(0.0) if tail is None else tail
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         if has_own_tail:
@@ -239,12 +222,6 @@ class Memory(LastLossRule):
                 f"unbiased=True with a guard, shards={shards} or floor={floor}: a guard leaves out "
                 "what it suspects, shards draw as many each, and without a floor above 0 some are "
                 "never drawn: leave those out"
-            )
-        self.forgetting = check_flag("forgetting", forgetting)
-        if forgetting and not has_own_share:
-            raise ConfigError(
-                "forgetting=True with keep= or beta=: a fixed share draws by ranks, which stay the "
-                "same where all losses rise alike: leave one of them out"
             )
         self.keep: float | None = None
         if keep is not None and beta is not None:
@@ -266,9 +243,6 @@ class Memory(LastLossRule):
         # Losses of an untrained network; none of a fixed share.
         self._first_count = 0 if self.keep is None else _FIRST
         self._first_sum = self._first_squares = 0.0
-        # By how much losses rose; the mean that the last draw was by; and since then sums of how
-        # much losses rose, and of the weights.
-        self._rise = self._mean_drawn = self._rises = self._rise_weights = 0.0
         self._alarms = 0  # draws in a row before which labels seemed to be wrong; no more than 2
 
     def set_keep(self, keep: float) -> None:
@@ -297,8 +271,6 @@ class Memory(LastLossRule):
                     warnings.warn(_MISLABELLED, stacklevel=2)
             if self._alarms:
                 return torch.ones(len(losses), dtype=torch.float32)
-            if self.forgetting:
-                losses = self._risen(losses)
         if self.base_weights is not None or self.unbiased:
             return self._draw_weighted(losses, count, generator)
         if count is None:
@@ -317,19 +289,6 @@ class Memory(LastLossRule):
         weights = draw_by_ratio(losses, self.floor, count, generator, excluded=suspects)
         weights[suspects] = admitted.float()
         return weights
-
-    def _risen(self, losses: Tensor) -> Tensor:
-        """Returns the losses that examples are expected to have: float32[N], of those remembered.
-
-        It begins to sum how much they rise after this draw.
-        """
-        if self._rise_weights:
-            self._rise = max(0.0, self._rises / self._rise_weights)
-        expected = losses + self._rise
-        held = torch.zeros(len(losses), dtype=torch.bool).index_fill_(0, self.suspects, True)
-        self._mean_drawn = max(0.0, finite_mean([expected[~held]]))  # 0 if none is known
-        self._rises = self._rise_weights = 0.0
-        return expected
 
     @property
     def _untrained_loss(self) -> float:
@@ -392,22 +351,13 @@ class Memory(LastLossRule):
         # As double, in which sums are exact in any order; a square of more would not be finite.
         self._first_sum += float(first.double().sum())
         self._first_squares += float(first.clamp(-1e18, 1e18).square().double().sum())
-        if self.forgetting:
-            remembered = self.table.values[indices, 0]
-            probabilities = ratio_probabilities(
-                remembered + self._rise, self.floor, self._mean_drawn
-            )
-            rises, weights = sum_rises(remembered, losses, probabilities)
-            self._rises += rises
-            self._rise_weights += weights
         super().update(indices, losses, epoch, **others)
 
     def state_fields(self) -> dict[str, Check]:
         """Returns the names of the attributes that are saved, with the check of each."""
         first = {"_first_count": integer(most=_FIRST), "_first_sum": number()}
         first |= {"_first_squares": number(0), "_alarms": integer(most=2)}
-        rises = {"_rise": number(0), "_mean_drawn": number(), "_rises": number()}
-        return {**super().state_fields(), **first, **rises, "_rise_weights": number(0)}
+        return {**super().state_fields(), **first}
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""

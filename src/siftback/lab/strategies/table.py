@@ -67,11 +67,8 @@ def _memory(**options: Any) -> Callable[[float, Settings], EpochRule]:
     return lambda keep, settings: siftback.Memory(keep, **memory_options(settings), **options)
 
 
-def _ratio_memory(**options: Any) -> Callable[[float, Settings], EpochRule]:
-    """Returns the builder of a memory whose share follows the losses."""
-    return lambda keep, settings: siftback.Memory(
-        floor=settings.floor, decay=settings.decay, **options
-    )
+def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
+    return siftback.Memory(floor=settings.floor, decay=settings.decay)
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:
@@ -134,23 +131,17 @@ _ROWS = (
     _drawn("sb-memory-ratio",
            "as sb-memory, but drawn by the loss over the mean of all, so that the share follows "
            "them",
-           build=_ratio_memory(), guardable=True, has_own_share=True,
+           build=_ratio_memory, guardable=True, has_own_share=True,
            library="Memory(tail=Epochs(0))"),
     _drawn("sb-memory-default",
            "as sb-memory-ratio, but everything is trained on at the end of more than 4 epochs",
-           build=_ratio_memory(), guardable=True, has_own_share=True,
+           build=_ratio_memory, guardable=True, has_own_share=True,
            tail=siftback.Memory().schedule.tail.value,
            tail_after=siftback.Memory().schedule.tail_after.value,
            library="Memory()"),
-    _drawn("sb-memory-forgetting",
-           "as sb-memory-default, to each loss added by how much those left out have risen",
-           build=_ratio_memory(forgetting=True), guardable=True, has_own_share=True,
-           tail=siftback.Memory().schedule.tail.value,
-           tail_after=siftback.Memory().schedule.tail_after.value,
-           library="Memory(forgetting=True)"),
     _drawn("sb-memory-ratio-guarded",
            "as sb-memory-ratio, but examples whose labels stay doubtful are held back",
-           build=_ratio_memory(), guarded=True, has_own_share=True,
+           build=_ratio_memory, guarded=True, has_own_share=True,
            library="Memory(tail=Epochs(0), guard=NoiseGuard(classes))"),
     _drawn("sb-memory-balanced",
            "as sb-memory, all classes drawn equally often, each example at most once an epoch",
@@ -162,7 +153,7 @@ _ROWS = (
            library="Memory(keep={keep:g}, balance=labels, unbiased=True)"),
     _drawn("sb-memory-ratio-balanced",
            "as sb-memory-ratio, an example of a rare class as much more probable as it is rarer",
-           build=_ratio_memory(), balanced=True, has_own_share=True, kinds=_LABELLED,
+           build=_ratio_memory, balanced=True, has_own_share=True, kinds=_LABELLED,
            library="Memory(tail=Epochs(0), balance=labels)"),
     Strategy("sb-ewma",
              "as stale-sb, but by an average of past losses, those of training among them",

@@ -398,6 +398,23 @@ def test_real_sets(name, shape, mean, std):
     assert limited.train_labels.bincount().tolist() == [100] * 10
 
 
+def test_no_class_is_held_out_whole() -> None:
+    labels = torch.arange(5).repeat_interleave(torch.tensor([500, 300, 140, 40, 1]))
+    rows = torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8)
+    data = ImageData("uneven", rows, labels, rows, labels, tuple("abcde"))
+    for n, expected in (
+        (5, [2, 1, 1, 1, 0]),
+        (50, [13, 13, 12, 12, 0]),
+        (200, [57, 57, 56, 30, 0]),
+    ):
+        held_out = hold_out(data, n)
+        assert held_out.test_labels.bincount(minlength=5).tolist() == expected
+        assert held_out.train_labels.bincount().tolist() == [
+            of_class - taken
+            for of_class, taken in zip([500, 300, 140, 40, 1], expected, strict=True)
+        ]
+
+
 def test_flipped_labels_are_wrong_and_the_others_right() -> None:
     clean, few, many = load("digits"), flip(load("digits"), 0.1), flip(load("digits"), 0.4)
     wrong = [noisy.train_labels != clean.train_labels for noisy in (few, many)]

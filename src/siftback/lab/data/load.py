@@ -37,6 +37,9 @@ Data = TypeVar("Data", bound=DataSet)
 
 SENTIMENT = ("negative", "positive")
 
+MOST_HELD_OUT = 0.75
+"""The most of a class that is held out while others have more, so that some of it is trained on."""
+
 # What nearly every paper does to CIFAR, Jiang et al. 2019 among them.
 CIFAR_AUGMENTATION = Augment(padding=4, flip=True)
 
@@ -163,7 +166,8 @@ def hold_out(data: Data, n: int) -> Data:
     """Takes ``n`` training examples for the test set, class-balanced, the same in every run.
 
     The test set's own examples are left aside, so that settings can be chosen without them. Where
-    examples have groups, whole groups are taken, the fewest that hold ``n`` examples.
+    examples have groups, whole groups are taken, the fewest that hold ``n`` examples. Of a class
+    that has few, `MOST_HELD_OUT` of them are taken at most, while other classes have more.
 
     Raises:
         ConfigError: For ``n`` below 1 or not below the number of training examples, or where the
@@ -180,10 +184,8 @@ def hold_out(data: Data, n: int) -> Data:
     sizes = numbers.bincount()
     rows = torch.arange(available)
     first = torch.full_like(sizes, available).scatter_reduce(0, numbers, rows, "amin")
-    order = balanced_order(data.train_labels[first])
-    taken = torch.zeros(len(sizes), dtype=torch.bool)
-    taken[order[: 1 + int(torch.searchsorted(sizes[order].cumsum(0), n))]] = True
-    held_out = taken[numbers]
+    order = balanced_order(data.train_labels[first], MOST_HELD_OUT)
+    held_out = torch.isin(numbers, order[: 1 + int(torch.searchsorted(sizes[order].cumsum(0), n))])
     if held_out.all():
         raise ConfigError(
             f"validation={n}: whole groups of {data.name} that hold as many are all of its "
@@ -281,15 +283,17 @@ def rare_classes(classes: int) -> int:
     return max(1, round(0.3 * classes))
 
 
-def balanced_order(labels: Tensor) -> Tensor:
+def balanced_order(labels: Tensor, most: float = 1.0) -> Tensor:
     """Draws an order of examples of which each beginning has the classes evenly: int64 [N].
 
     Args:
         labels: int64 [N]; where there are no classes, of two dimensions.
+        most: The share of each class that comes before the rest of all classes.
     """
     if labels.ndim == 1:
-        ranks, _ = ranks_in_classes(labels)
-        return torch.from_numpy(np.lexsort((labels.numpy(), ranks.numpy())))
+        ranks, sizes = ranks_in_classes(labels)
+        is_rest = ranks + 1 > most * sizes
+        return torch.from_numpy(np.lexsort((labels.numpy(), ranks.numpy(), is_rest.numpy())))
     return torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
 
 
@@ -322,8 +326,7 @@ def read_named(name: str, max_tokens: int | None) -> DataSet:
     published = PUBLISHED[name]
     source = open_published(name, published)
     if source.is_text:
-        length = max_tokens or published.length
-        return texts.read_texts(source, name, name, length)
+        return texts.read_texts(source, name, name, max_tokens or published.length)
     splits = read_images(source, name, None)
     arrays = *splits["train"], *splits["test"]
     return ImageData(
@@ -334,8 +337,7 @@ def read_named(name: str, max_tokens: int | None) -> DataSet:
 def read_address(address: Address, max_tokens: int | None) -> DataSet:
     """Reads a user's data; a fifth of each class is held out where there is no test set."""
     if address.kind == "text":
-        length = max_tokens or texts.LENGTH
-        return texts.read_windows(address, length, address.title, address.cache)
+        return texts.read_windows(address, max_tokens or texts.LENGTH, address.title, address.cache)
     if address.kind == "table":
         return read_rows(address)
     if address.kind == "picture":

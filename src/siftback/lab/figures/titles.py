@@ -3,6 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from siftback.errors import ConfigError
 from siftback.lab import models
@@ -30,7 +31,7 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
             "examples", which some settings make others.
     """
     groups: dict[tuple[str, int], list[Comparison]] = {}
-    sets = defaultdict[str, dict[str, int]](dict)
+    sets = defaultdict[str, dict[Any, int]](dict)
     for comparison in comparisons:
         whole = _DEFAULTS | comparison.arguments
         shared = {
@@ -40,7 +41,7 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
         }
         # Records by hand may differ in what their settings do not say.
         key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
-        examples = "" if "examples" in varied else str(whole.get("examples", ""))
+        examples = None if "examples" in varied else whole.get("examples")
         number = sets[key].setdefault(examples, len(sets[key])) if examples else 0
         groups.setdefault((key, number), []).append(comparison)
     return list(groups.values())

@@ -278,6 +278,13 @@ def test_no_image_is_left_out_by_its_ending(ending, places):
     assert len(load(f"imagefolder:{places / 'pets'}").train_labels) == 9
 
 
+@pytest.mark.parametrize("name", ["notes.pdf", "features.h5", "labels.csv"])
+def test_what_is_no_image_is_passed_over(name, places):
+    write_folders(places / "pets", {"a": draw(0, 5, 8, 8, 3), "b": draw(1, 5, 8, 8, 3)})
+    (places / "pets/a" / name).write_bytes(b"of something else")
+    assert len(load(f"imagefolder:{places / 'pets'}").train_labels) == 8
+
+
 def test_an_image_that_cannot_be_read_here_is_named(places):
     write_folders(places / "pets", {"a": draw(0, 5, 8, 8, 3), "b": draw(1, 5, 8, 8, 3)})
     (places / "pets/a/5.HEIC").write_bytes(b"\0\0\0\x18ftypheic")

@@ -23,8 +23,9 @@ from siftback.lab.data.data_set import check_memory
 from siftback.lab.data.source import Address, EncodedSet, Size, Splits, cached
 from siftback.lab.data.tables import TEST_SPLITS
 
-# Of other formats too, which Pillow cannot read: an error is better than a set without them.
-SUFFIXES = {*Image.registered_extensions(), ".heic", ".heif"}
+# Of HEIC too, which Pillow cannot read: an error is better than a set without these. What it
+# registers of documents, films and arrays is no image.
+SUFFIXES = {*Image.registered_extensions(), ".heic", ".heif"} - {".pdf", ".mpg", ".mpeg", ".h5"}
 GREY = {"1", "L"}
 # The errors of Pillow for damaged files, and for those of far more pixels than bytes.
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)

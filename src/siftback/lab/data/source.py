@@ -191,7 +191,8 @@ def parse_address(text: str) -> Address | None:
         None where the text begins with no kind of address.
 
     Raises:
-        ConfigError: For an option that the kind does not have, or one given twice.
+        ConfigError: For an option that the kind does not have, one given twice, or a test split
+            that is the training split.
 
     >>> parse_address("hf:uoft-cs/cifar100,label=coarse_label,mirror=yes").options
     {'label': 'coarse_label', 'mirror': 'yes'}
@@ -208,14 +209,15 @@ def parse_address(text: str) -> Address | None:
     for option in written:
         name, _, value = option.partition("=")
         if name not in OPTIONS[form]:
-            raise ConfigError(
-                f"{text}: {kind} has no option {name!r}: {one_of(name, OPTIONS[form])}"
-            )
+            raise ConfigError(f"{text}: no option {name!r}: {one_of(name, OPTIONS[form])}")
         if name in options:
             raise ConfigError(f"{text}: {name} is given twice: give it once")
         if not value and name != "drop":  # of a column without a name, as pandas writes an index
             raise ConfigError(f"{text}: {name}= has no value: give {name}=VALUE or leave it out")
         options[name] = value
+    trained_on = Path(target).name if kind == "table" else options.get("train", "train")
+    if options.get("test") == trained_on:
+        raise ConfigError(f"{text}: test= is what is trained on: give another, or leave it out")
     return Address(kind, target, options)
 
 

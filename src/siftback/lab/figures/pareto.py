@@ -1,6 +1,5 @@
 """The best error for what it costs: figure 14 of Jiang et al. 2019."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -8,7 +7,7 @@ import pandas as pd
 from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import AXES, mean_curves, read_curves
 from siftback.lab.figures.figure import Panel, Series
-from siftback.lab.figures.titles import images
+from siftback.lab.figures.titles import images, number_set
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import machine_of
 from siftback.lab.records.run_summary import TRADITIONAL
@@ -38,15 +37,14 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     they have other examples, are numbered. A point is the mean over the seeds of a configuration at
     an evaluation. Matched runs are Traditional, of another length.
     """
-    rows, sets = [], defaultdict[str, dict[str, int]](dict)
+    rows, sets = [], dict[str, dict[str, int]]()
     for comparison in comparisons:
         if len(comparison.by_label()) < 2:
             continue
         (curves,) = read_curves([comparison])
         # Comparisons that differ in their images or their labels' noise are not one task.
         task = curves.title + images(comparison)
-        examples = comparison.arguments.get("examples")
-        if examples and (number := sets[task].setdefault(examples, len(sets[task]))):
+        if number := number_set(sets, task, comparison):
             task += f" ({number + 1})"
         for view in ("time", "cost", "steps"):
             for line in mean_curves(curves.tests, AXES[view][0]):

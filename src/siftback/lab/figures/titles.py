@@ -1,9 +1,8 @@
 """The titles of comparisons, and which of them belong together."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from siftback.errors import ConfigError
 from siftback.lab import models
@@ -31,7 +30,7 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
             "examples", which some settings make others.
     """
     groups: dict[tuple[str, int], list[Comparison]] = {}
-    sets = defaultdict[str, dict[Any, int]](dict)
+    sets: dict[str, dict[str, int]] = {}
     for comparison in comparisons:
         whole = _DEFAULTS | comparison.arguments
         shared = {
@@ -41,10 +40,21 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
         }
         # Records by hand may differ in what their settings do not say.
         key = json.dumps([task(comparison), shared], sort_keys=True, default=str)
-        examples = None if "examples" in varied else whole.get("examples")
-        number = sets[key].setdefault(examples, len(sets[key])) if examples else 0
+        number = 0 if "examples" in varied else number_set(sets, key, comparison)
         groups.setdefault((key, number), []).append(comparison)
     return list(groups.values())
+
+
+def number_set(sets: dict[str, dict[str, int]], name: str, comparison: Comparison) -> int:
+    """Returns the number, from 0, of a comparison's examples among those of one name.
+
+    Args:
+        sets: The numbers so far, by name and description; gets a new one.
+        name: Which comparisons could be of one data set.
+        comparison: The comparison; of a record that does not describe its examples it is 0.
+    """
+    examples, numbers = comparison.arguments.get("examples"), sets.setdefault(name, {})
+    return numbers.setdefault(examples, len(numbers)) if examples else 0
 
 
 def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:

@@ -290,6 +290,6 @@ def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
     """Returns each comparison with its folder's name, and those around it, until it has its own."""
     paths = [comparison.folder.resolve().parts for comparison in comparisons]
     ends = [["/".join(path[-n:]) for n in range(1, len(path) + 1)] for path in paths]
-    many = Counter(chain(*ends))
-    names = [min(each, key=many.__getitem__) for each in ends]
+    counts = Counter(chain(*ends))
+    names = [min(ends_of_path, key=counts.__getitem__) for ends_of_path in ends]
     return list(zip(names, comparisons, strict=True))

@@ -169,9 +169,7 @@ def combined_rank(used: NDArray[np.floating], scores: NDArray[np.floating]) -> N
     >>> combined_rank(np.array([0.0, 2, 1]), np.array([5.0, 5, 1]))
     array([3.5, 5.5, 3. ])
     """
-    from scipy.stats import rankdata  # takes longer to import than all else here
-
-    ranks: NDArray[np.float64] = rankdata(used) + rankdata(scores)
+    ranks: NDArray[np.float64] = (pd.Series(used).rank() + pd.Series(scores).rank()).to_numpy()
     return ranks
 
 

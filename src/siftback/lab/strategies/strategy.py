@@ -1,11 +1,13 @@
 """A strategy, and the batches of a run: of every example, or of those that a loader selects."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -442,13 +444,9 @@ def rank_agreement(scores: Tensor, losses: Tensor) -> float | None:
         the same score or loss.
     """
     count = min(len(scores), len(losses))
-    pairs = torch.stack([scores[:count].cpu(), losses[:count]])
-    pairs = pairs[:, ~pairs.isnan().any(0)]
-    if pairs.shape[1] < 2 or (pairs.diff() == 0).all(1).any():
-        return None
-    from scipy.stats import spearmanr  # takes longer to import than all else here
-
-    return float(spearmanr(*pairs.numpy()).statistic)
+    columns = {"score": scores[:count].cpu().numpy(), "loss": losses[:count].cpu().numpy()}
+    correlation = float(pd.DataFrame(columns).corr("spearman").loc["score", "loss"])
+    return None if math.isnan(correlation) else correlation
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SEVERAL = [0, 1, 2]  # seeds
 
 # Not a space to break a line at.
-_FIRM = "\N{NO-BREAK SPACE}"
+_FIRM = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 
 
 def train_plan(
@@ -176,11 +176,9 @@ def show_comparison(comparison: "Comparison") -> None:
     console, plain = Console(), library_name(TRADITIONAL)
     console.print(comparison_table(comparison, library_name), "")
     for verdict in verdicts([comparison]):
-        sentence = verdict.told(library_name(verdict.label), plain).replace(
-            " ± ", f"{_FIRM}±{_FIRM}"
-        )
+        sentence = verdict.told(library_name(verdict.label), plain).replace(" ± ", _FIRM)
         lines = textwrap.fill(sentence, console.width, subsequent_indent="  ")
-        typer.echo(lines.replace(_FIRM, " "))
+        typer.echo(lines.replace(_FIRM, " ± "))
 
 
 @command("sweep", *SETTINGS)

@@ -134,7 +134,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, dict[s
     names = [n for n, row in STRATEGIES.items() if "pixels" in row.kinds and n != "matched"]
     names = [name for name in names if not STRATEGIES[name].guarded]
     folder = tmp_path_factory.mktemp("pixels") / "out"
-    asked = quick(observe="losses,gradients", score_models=1)
+    asked = quick(observe="losses,gradients", score_models=1, epochs=2.0)
     models: dict[str, Any] = {}
     plan = Plan(asked, names, [0.5], [0], matched=False)
     comparison = compare(

@@ -1,6 +1,7 @@
 """Each analysis on records whose answer is known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -368,7 +369,7 @@ def test_seconds_of_a_batch_by_model(tmp_path):
     assert found["backward"].x == ["m0 on digits", "m1 on digits"]
     assert (found["forward"].y, found["backward"].y) == ([10, 20], [20, 50])
     assert "takes 2.00 to 2.50 times" in figure.sentence
-    runs[1].environment["cpu"] = "Slide rule"
+    runs[1] = replace(runs[1], environment=runs[1].environment | {"cpu": "Slide rule"})
     assert series_of(ANALYSES["fig18"](runs))["backward"].x == [
         "m0 on digits, Abacus 9",
         "m1 on digits, Slide rule",

@@ -154,23 +154,14 @@ def picture_lowest_ranks(
     heading: str, used: NDArray[np.floating], scores: NDArray[np.float32], data: ImageData
 ) -> Finding:
     """Takes the pictures of the lowest ranks, and says how often these were trained on."""
-    order = np.argsort(combined_rank(used, scores), kind="stable")[:SHOWN]
+    ranks = pd.DataFrame({"used": used, "scores": scores}).rank().sum(axis=1)
+    order = np.argsort(ranks.to_numpy(), kind="stable")[:SHOWN]
     captions = [f"EL2N {scores[index]:.3g}, used {used[index]:.3g}x" for index in order]
     sentence = (
         f"{heading}: those shown were used {used[order].mean():.1f} times in training, an example "
         f"{used.mean():.1f} times on average."
     )
     return Finding(sentence, pictures=take_pictures(data, order.tolist(), captions, heading))
-
-
-def combined_rank(used: NDArray[np.floating], scores: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Adds up an example's ranks, from 1, in both orders; equal values share their mean rank.
-
-    >>> combined_rank(np.array([0.0, 2, 1]), np.array([5.0, 5, 1]))
-    array([3.5, 5.5, 3. ])
-    """
-    ranks: NDArray[np.float64] = (pd.Series(used).rank() + pd.Series(scores).rank()).to_numpy()
-    return ranks
 
 
 def runtime(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

@@ -81,10 +81,9 @@ def mean_phases(points: pd.DataFrame, targets: Mapping[int, float]) -> "pd.Serie
     seeds = []
     for _, curve in points[points.seed.isin(list(targets))].groupby("record"):
         number = crossing(list(curve.judged), targets[curve.seed.iloc[0]])
-        phases = pd.DataFrame(list(curve.phases))
-        if math.isnan(number) or phases.empty:
+        if math.isnan(number) or not any(curve.phases):
             return pd.Series(dtype=float)
-        spent = phases.reindex(columns=list(NAMES)).fillna(0.0)
+        spent = pd.DataFrame(list(curve.phases), columns=list(NAMES)).fillna(0.0)
         seeds.append({name: np.interp(number, range(len(spent)), spent[name]) for name in NAMES})
     return pd.DataFrame(seeds).mean()
 

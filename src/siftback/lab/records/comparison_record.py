@@ -170,12 +170,14 @@ class Comparison:
         runs: The finished runs, in the order in which they ended.
         prices: By strategy what its scores cost, where they are no fresh forward passes: measured
             before the first of its runs, and the same for all.
+        tables: By function the table of runs that it made, and those runs.
     """
 
     folder: Path
     environment: dict[str, Any]
     runs: list[RunSummary]
     prices: dict[str, ScoringCost] = field(default_factory=dict)
+    tables: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def read(cls, folder: Path) -> Self:

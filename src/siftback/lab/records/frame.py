@@ -7,7 +7,9 @@ Verdicts, speed-ups, tables and figures are queries of the two, so that one defi
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from functools import wraps
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -33,10 +35,7 @@ LIKELY = 0.8
 ALIKE = 1e-9
 
 # The numbers that a run may lack.
-OPTIONAL = (
-    "suspects", "suspects_wrong", "labels_wrong", "tokens_per_character",
-    "test_error_rare", "test_error_common", "test_error_worst",
-)  # fmt: skip
+OPTIONAL = [field.name for field in fields(RunSummary) if field.default is None]
 
 Axis = Literal["seconds", "cost", "steps"]
 Outcome = Literal["paid", "likely better", "undecided", "likely worse", "worse"]
@@ -79,6 +78,21 @@ class Range(NamedTuple):
     most: float
 
 
+def kept(read: Callable[[Comparison], pd.DataFrame]) -> Callable[[Comparison], pd.DataFrame]:
+    """Has a reader make the table of a comparison once, until it has other runs."""
+
+    @wraps(read)
+    def read_once(comparison: Comparison) -> pd.DataFrame:
+        runs, table = comparison.tables.get(read, (None, None))
+        if runs != comparison.runs:
+            table = read(comparison)
+            comparison.tables[read] = [*comparison.runs], table
+        return table.copy(deep=False)  # to which columns can be added
+
+    return read_once
+
+
+@kept
 def read_runs(comparison: Comparison) -> pd.DataFrame:
     """Returns the finished runs of a comparison, a row each.
 
@@ -108,6 +122,7 @@ def read_runs(comparison: Comparison) -> pd.DataFrame:
     return table.astype(dict.fromkeys(OPTIONAL, float) | {"label": object, "machine": object})
 
 
+@kept
 def read_evaluations(comparison: Comparison) -> pd.DataFrame:
     """Returns the evaluations of all finished runs, a row each, run by run as in `read_runs`.
 
@@ -260,11 +275,10 @@ def pair_seeds(runs: pd.DataFrame, label: str, baseline: str, column: str) -> li
         baseline: The other.
         column: The values'.
     """
-    # Not by a merge, which takes twenty times as long for as few rows.
-    first, second = runs.label == label, runs.label == baseline
-    bases = dict(zip(runs.seed[second], runs[column][second], strict=True))
-    pairs = zip(runs.seed[first], runs[column][first], strict=True)
-    return [(value, bases[seed]) for seed, value in pairs if seed in bases]
+    # Not by queries of the table, which take fifty times as long for as few rows.
+    rows = list(zip(runs.label, runs.seed, runs[column], strict=True))
+    bases = {seed: value for of, seed, value in rows if of == baseline}
+    return [(value, bases[seed]) for of, seed, value in rows if of == label and seed in bases]
 
 
 def paired_differences(runs: pd.DataFrame, label: str, baseline: str) -> list[float]:

@@ -122,10 +122,7 @@ def phase_rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> l
             continue
         row = {"strategy": name_of(label)}
         row |= {f"{phase}, s": readable_seconds(phases[phase].mean()) for phase in phases}
-        known = [
-            list(run.agreement)
-            for _, run in agreements[agreements.label == label].groupby("record")
-        ]
+        known = agreements[agreements.label == label].groupby("record").agreement.agg(list)
         if len(known) == len(group):
             row["a score's price, in forwards"] = f"{group.score_cost.mean():.2f}"
             if price := comparison.prices.get(group.strategy.iloc[0]):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison, named
@@ -183,11 +184,7 @@ def remaining(verdicts_shown: Sequence[Verdict]) -> list[Verdict]:
     if not tested:
         return []
     adjusted = false_discovery_control([frame.p_value(verdict.differences) for verdict in tested])
-    return [
-        verdict
-        for verdict, value in zip(tested, adjusted, strict=True)
-        if value <= FALSE_DISCOVERIES
-    ]
+    return list(compress(tested, adjusted <= FALSE_DISCOVERIES))
 
 
 def headline(verdicts_shown: Sequence[Verdict]) -> str:

@@ -69,6 +69,7 @@ def by_loss(loader, batch, losses, correct, confidence):
     loader.loss(losses, correct=correct, confidence=confidence).backward()
 
 
+@pytest.mark.sampled(3)
 @by_each_rule
 @pytest.mark.parametrize("nonfinite", ["error", "keep", "drop"])
 def test_no_step_by_a_rule_waits_for_its_losses(name, nonfinite):
@@ -109,6 +110,7 @@ def test_operations_that_wait_are_counted():
     assert len(mode.waits) == 4
 
 
+@pytest.mark.sampled(3)
 @by_each_rule
 @pytest.mark.parametrize("queries", [1, 5, 10_000])
 @pytest.mark.parametrize("shorter", [True, False])

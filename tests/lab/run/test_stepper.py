@@ -226,7 +226,7 @@ def test_half_precision_trains(tmp_path: Path) -> None:
 def test_compiled_runs_train_as_others_do(tmp_path: Path) -> None:
     plain, compiled = (
         compare(
-            Plan(settings(compile=compiled), ["sb"], [0.5], [0], False),
+            Plan(settings(compile=compiled, model="mlp"), ["sb"], [0.5], [0], False),
             tmp_path / name,
             Reporter(),
         )

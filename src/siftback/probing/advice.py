@@ -16,8 +16,8 @@ AGREES = 0.8
 CAVEAT = (
     "Faster per epoch is not better per second: compare with plain training cut to the same time "
     "(siftback compare --budget) before you rely on it. In this project's records scores that are "
-    "free beat those of a second forward; no selection paid in very few epochs, or on wrong labels "
-    "without a NoiseGuard."
+    "free beat those of a second forward; selection seldom paid in very few epochs, or on wrong "
+    "labels without a NoiseGuard."
 )
 
 

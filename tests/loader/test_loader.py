@@ -13,8 +13,18 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from reference import algorithm_1, batch_first, one_at_a_time, shared_probability
-from siftback import Epochs, Fresh, Percentile, Pool, Schedule, SelectiveLoader, Share, Uniform
-from siftback.errors import ConfigError
+from siftback import (
+    Epochs,
+    Fresh,
+    Percentile,
+    Pool,
+    Schedule,
+    Scorer,
+    SelectiveLoader,
+    Share,
+    Uniform,
+)
+from siftback.errors import ConfigError, LossError
 from toys import (
     AT_ONCE,
     All,
@@ -211,6 +221,19 @@ def test_a_selector_that_needs_no_scores_costs_no_forwards(selector):
         schedule=AT_ONCE,
     )
     assert sum(len(batch["number"]) for batch in loader) == loader.stats.forwards
+
+
+@pytest.mark.parametrize("count", [7, 9])
+def test_a_scorer_of_the_users_own_gives_one_score_for_each_example(count):
+    class Wrong(Scorer):
+        def score(self, losses, model, batch, indices):
+            return torch.rand(count)
+
+    loader = SelectiveLoader(
+        numbered(torch.zeros(40), 8), nn.Identity(), losses=given_losses, keep=0.5, scorer=Wrong()
+    )
+    with pytest.raises(LossError, match=rf"scores=float32\[{count}\]: .*float\[8\]"):
+        next(iter(loader))
 
 
 def test_progress_counts_source_examples():

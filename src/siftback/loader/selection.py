@@ -149,7 +149,7 @@ class BatchSelection:
         if self._copies:  # as the first batch, which shows whether that is necessary
             written = [tensor.is_inference() or tensor._version for tensor in tree.tensors(data)]
             self._copies = len(written) < len(tree.tensors(batch.data)) or any(written)
-        return scores
+        return check_losses(scores, batch.size, "scores")
 
     def try_scores(self, batch: Batch, where: str) -> None:
         """Scores a batch as it will be once selection is on, and forgets the scores.

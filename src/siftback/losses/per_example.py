@@ -517,12 +517,13 @@ def check_finite(losses: Tensor, name: Callable[[int], str], advice: str = "") -
         )
 
 
-def check_losses(losses: Any, count: int) -> Tensor:
+def check_losses(losses: Any, count: int, name: str = "losses") -> Tensor:
     """Checks that there is one loss per example.
 
     Args:
         losses: Result of the user's function.
         count: N, the number of examples in the batch.
+        name: What they are, for the error.
 
     Returns:
         float32[N], detached.
@@ -538,7 +539,7 @@ def check_losses(losses: Any, count: int) -> Tensor:
     # Not by `check_tensor`, as this is a part of each step.
     if not is_dense(losses) or not losses.is_floating_point() or losses.shape != (count,):
         raise LossError(
-            f"losses={format_value(losses)}: give a dense tensor, float[{count}], one for each "
+            f"{name}={format_value(losses)}: give a dense tensor, float[{count}], one for each "
             "example, averaged over other dimensions"
         )
     return cast(Tensor, losses.detach().float())

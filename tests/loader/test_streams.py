@@ -184,6 +184,21 @@ def by_position(workers):
     return SelectiveLoader(stream, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
 
 
+class Counted(Numbers):
+    def __len__(self):
+        return 48
+
+
+def test_a_stream_that_says_its_length_keeps_it_by_position():
+    loader = DataLoader(Indexed(Counted()), 4)
+    loader = SelectiveLoader(loader, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
+    assert (len(loader), loader.total_steps) == (12, 36)
+    for _ in range(3):
+        assert sum(len(batch) for batch in loader if loader.loss(batch + 1.0)) == 48
+    with pytest.raises(TypeError):
+        len(Indexed(Numbers()))
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_positions_in_a_stream_are_those_of_as_many_workers():
     loader = by_position(2)

@@ -125,6 +125,9 @@ class _IndexedIterable(IterableDataset[tuple[int, Any]]):
         for number, example in enumerate(self.dataset):
             yield first + number * stride, example
 
+    def __len__(self) -> int:
+        return len(self.dataset)
+
 
 class _IndexedLoader:
     """Any loader, whose batches are given with the indices that a function finds in them.
@@ -171,8 +174,6 @@ def is_indexed(loader: object) -> bool:
 
 
 def _is_indexed_data(data: object) -> bool:
-    if isinstance(data, _IndexedMap | _IndexedIterable):
-        return True
     if isinstance(data, Subset | ConcatDataset):
         wrapped = [data.dataset] if isinstance(data, Subset) else data.datasets
         if any(_is_indexed_data(dataset) for dataset in wrapped):
@@ -181,7 +182,7 @@ def _is_indexed_data(data: object) -> bool:
                 f"a {kind} of Indexed(...) gives the indices of another data set as examples: "
                 f"give Indexed({kind}(...))"
             )
-    return False
+    return isinstance(data, _IndexedMap | _IndexedIterable)
 
 
 def testing_order(loader: Any) -> Any:
@@ -236,14 +237,13 @@ def check_indices(indices: Any, count: int, where: str) -> Tensor:
     Raises:
         BatchError: If there is not one integer per example.
     """
-    if not isinstance(indices, Tensor):
-        try:
-            indices = torch.as_tensor(indices)
-        except (TypeError, ValueError, RuntimeError):
-            raise BatchError(
-                f"the indices of {where} are a {type(indices).__name__} that is not a tensor: "
-                f"give one integer for each example, int64[{count}]"
-            ) from None
+    try:
+        indices = torch.as_tensor(indices)
+    except (TypeError, ValueError, RuntimeError):
+        raise BatchError(
+            f"the indices of {where} are a {type(indices).__name__} that is not a tensor: "
+            f"give one integer for each example, int64[{count}]"
+        ) from None
     if indices.shape != (count,) or indices.dtype not in _INTEGERS:
         raise BatchError(
             f"{where} has {count} examples, and its indices are {indices.dtype} of shape "

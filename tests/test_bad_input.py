@@ -172,7 +172,7 @@ BATCHES = {
     "dict for a pair": (
         only({"x": INPUTS}), BatchError, r"a dict of 1 parts is not an .* losses=fn",
     ),
-    "no rows": (only((INPUTS, 3)), BatchError, r"batch\[1\] is a int, which has no rows; give a"),
+    "no rows": (only((INPUTS, 3)), BatchError, r"batch\[1\] is a int, which has no rows: give a"),
 }  # fmt: skip
 
 

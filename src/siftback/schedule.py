@@ -360,6 +360,9 @@ class StepSchedule:
         epochs: Epochs of the whole training; None where they are not known.
         steps_per_epoch: Steps of an epoch; None where they are not known.
 
+    Attributes:
+        selector_keep: The selector's own share.
+
     Raises:
         ConfigError: If the schedule needs steps or epochs that are not known, or cannot anneal.
 
@@ -379,7 +382,7 @@ class StepSchedule:
         epochs: float | None,
         steps_per_epoch: int | None,
     ) -> None:
-        self._selector_keep, self._epochs = float(selector.keep), check_epochs(epochs)
+        self.selector_keep, self._epochs = float(selector.keep), check_epochs(epochs)
         if schedule is None and steps_per_epoch is None:
             schedule = Schedule(warmup=Epochs(0))
             if selector.needs_scores:
@@ -409,7 +412,7 @@ class StepSchedule:
         done, batch = step / self._steps, step % self._steps
         if not self._schedule.is_on(done, self._epochs, batch=batch):
             return None
-        return self._schedule.keep(done, self._epochs, own=self._selector_keep)
+        return self._schedule.keep(done, self._epochs, own=self.selector_keep)
 
     def settings(self) -> dict[str, Any]:
         """Returns what a state must have been saved with; nothing of one that is always on."""

@@ -76,11 +76,7 @@ def check_tensor(
 
 
 def check_within(
-    name: str,
-    numbers: Tensor,
-    size: float,
-    advice: str,
-    error: type[SiftbackError] = BatchError,
+    name: str, numbers: Tensor, size: float, advice: str, error: type[SiftbackError] = BatchError
 ) -> None:
     """Checks that integers are from 0 to below a size.
 

@@ -156,8 +156,11 @@ UNFIT = {
         {"x": torch.zeros(2), "epoch": 3},
         r"batch\['epoch'\] is a int, which has no rows",
     ),
-    "a scalar": ((torch.zeros(2), torch.tensor(1.0)), r"batch\[1\] is Tensor\[\] without rows"),
-    "a lone string": ("images", r"batch is a str, which has no rows; give a tensor"),
+    "a scalar": (
+        (torch.zeros(2), torch.tensor(1.0)),
+        r"batch\[1\] is Tensor\[\], which has no rows",
+    ),
+    "a lone string": ("images", r"batch is a str, which has no rows: give a tensor"),
     "nothing": ({}, r"a batch without examples: a dict; give at least one tensor"),
     "None": (None, r"a batch without examples"),
 }

@@ -180,7 +180,7 @@ def test_batches_are_any_tree_whose_parts_have_a_row_per_example():
     loader = DataLoader(
         uneven, BATCH, collate_fn=lambda rows: {**rows[0], "of": {"x": rows[1]["of"]["x"]}}
     )
-    with pytest.raises(BatchError, match=r"batch.*without rows"):
+    with pytest.raises(BatchError, match=r"batch.*has no rows"):
         fit_selecting(half(), Nested(), loader)
 
 

@@ -343,6 +343,35 @@ def test_an_iterator_that_another_one_replaced_is_refused():
         next(one)
 
 
+def test_an_iterator_goes_on_from_no_state_that_was_loaded_meanwhile():
+    loader = by_rule(plain(Numbered(spread(COUNT))))
+    state, batches = loader.state_dict(), iter(loader)
+    next(batches)
+    loader.load_state_dict(state)
+    with pytest.raises(ConfigError, match="or a state was loaded"):
+        next(batches)
+
+
+@pytest.mark.parametrize("make", [by_rule, by_batch])
+def test_an_evaluation_on_what_training_selects_warns(make):
+    loader = make(plain(Numbered(spread(COUNT))))
+    with torch.no_grad():
+        next(iter(loader))  # a look, such as for a model whose layers take their sizes from a batch
+    train(loader)
+    message = r"selects in epoch 1, .* evaluate on the DataLoader"
+    with torch.no_grad(), pytest.warns(UserWarning, match=message):
+        train(loader)
+    with torch.inference_mode():
+        train(loader)  # which warns once
+
+
+@pytest.mark.parametrize("make", [by_rule, by_batch])
+def test_a_loader_in_a_loader_is_refused(make):
+    loader = make(plain(Numbered(spread(COUNT))))
+    with pytest.raises(ConfigError, match=r"a SelectiveLoader already, .*: give it the DataLoader"):
+        make(loader)
+
+
 def test_a_sampler_alone_begins_an_epoch_again_of_which_no_loss_was_recorded():
     data = Numbered(spread(COUNT))
     sampler = SelectiveSampler(data, memory(), epochs=EPOCHS, shorter_epochs=True)

@@ -222,8 +222,8 @@ def packed(examples):
 
 # Which no rule needs to split, and nothing can.
 WHOLE = {
-    "an object of many": (lambda rows: Graph(len(rows)), r"is a Graph, which has no rows; give"),
-    "a packed sequence": (packed, r"is a PackedSequence, which has no rows; give a tensor"),
+    "an object of many": (lambda rows: Graph(len(rows)), r"is a Graph, which has no rows: give"),
+    "a packed sequence": (packed, r"is a PackedSequence, which has no rows: give a tensor"),
     "a string for all": (
         lambda rows: {"x": torch.zeros(len(rows)), "split": "train"},
         r"batch\['split'\] is a str, which has no rows",
@@ -234,16 +234,16 @@ WHOLE = {
     ),
     "a tensor without rows": (
         lambda rows: (torch.zeros(len(rows)), torch.tensor(0.5)),
-        r"batch\[1\] is Tensor\[\] without rows; give it a row per example",
+        r"batch\[1\] is Tensor\[\], which has no rows: give a tensor with a row",
     ),
     "None": (lambda rows: None, r"a batch without examples"),
     "a sparse tensor": (
         lambda rows: (torch.eye(len(rows)).to_sparse(), torch.zeros(len(rows))),
-        r"batch\[0\] is a sparse_coo Tensor without rows",
+        r"batch\[0\] is a sparse_coo Tensor, which has no rows",
     ),
     "a nested tensor": (
         lambda rows: torch.nested.nested_tensor([image[0, 0] for image, _ in rows]),
-        r"is a nested Tensor without rows",
+        r"is a nested Tensor, which has no rows",
     ),
     "the shape of all images": (
         lambda rows: (torch.zeros(len(rows), 3), (32, 64)), r"batch\[1\]\[0\] is a int, which has",

@@ -107,7 +107,7 @@ WRONG_IN_LIGHTNING = {
     ),
     "no loss": ({}, lambda net, batch: net(batch[0]).sum(), ConfigError, "no loss function"),
     "a batch changed in place": ({}, in_place, ConfigError, "in place"),
-    "a part without rows": ({"collate": ragged}, cross_entropy, BatchError, "without rows"),
+    "a part without rows": ({"collate": ragged}, cross_entropy, BatchError, "has no rows"),
     "weights of a sum": (
         {"selector": Unbiased(Percentile(keep=0.5))},
         lambda net, batch: F.cross_entropy(net(batch[0]), batch[1], reduction="sum"),
@@ -334,7 +334,7 @@ def test_accelerate_s_first_batch_tells_a_batch_without_rows():
     loader = DataLoader(TensorDataset(*examples(32)), 8, collate_fn=ragged)
     accelerator = accelerate.Accelerator(cpu=True)
     loader = prepare(accelerator, loader, nn.Linear(6, 3), F.cross_entropy, keep=0.5)
-    with pytest.raises(BatchError, match="without rows"):
+    with pytest.raises(BatchError, match="has no rows"):
         next(iter(loader))
 
 

@@ -1,4 +1,4 @@
-"""One table, file or rule of two trainings: refused in the first step that mixes their losses."""
+"""One table, file, rule or selector of two trainings: refused in the first step that mixes them."""
 
 import copy
 import errno
@@ -13,9 +13,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Epochs, Memory, SelectiveLoader, SelectiveSampler
+from siftback import (
+    Annealing,
+    Ema,
+    Epochs,
+    Irreducible,
+    Memory,
+    Percentile,
+    Pool,
+    Schedule,
+    SelectiveLoader,
+    SelectiveSampler,
+    TopK,
+)
 from siftback.errors import ConfigError, StateError
 from siftback.tables import file_lock
 from siftback.tables.score_table import ScoreTable
@@ -32,6 +45,70 @@ def recorded(table):
     table.grow(4)
     table.record(torch.arange(4), torch.tensor([0.5, 3.0, 1.0, 2.0]))
     return table
+
+
+# Selectors, scorers and pools of several trainings, such as of folds
+
+ANNEALED = Schedule(warmup=Epochs(0), anneal=Annealing(first=1.0, until=Epochs(3)))
+AT_ONCE = Schedule(warmup=Epochs(0))
+SHARED = {
+    "a history": lambda: {"selector": Percentile(keep=0.5), "schedule": AT_ONCE},
+    "a share": lambda: {"selector": TopK(keep=0.5), "schedule": ANNEALED},
+    "an average": lambda: {"selector": TopK(keep=0.5), "scorer": Ema(0.5), "schedule": AT_ONCE},
+}
+
+
+def fold_of(arguments, examples=range(ROWS)):
+    """A loader of some examples, and its model, whose losses are in proportion to them."""
+    inputs = torch.tensor(examples, dtype=torch.float32)[:, None]
+    data = TensorDataset(inputs, torch.zeros_like(inputs))
+    model = torch.nn.Linear(1, 1)
+    torch.nn.init.ones_(model.weight)
+    return SelectiveLoader(DataLoader(data, 4), model, mse_loss, epochs=4, **arguments)
+
+
+def inputs_of(loader):
+    """An epoch, after each step of which the weights are others."""
+    batches = []
+    for inputs, _ in loader:
+        batches.append(inputs.squeeze(1).tolist())
+        loader.model.weight.data.mul_(1.5)
+    return batches
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_another_training_has_taught_is_refused_in_its_first_batch(name):
+    arguments = SHARED[name]()
+    first, second = fold_of(arguments), fold_of(arguments)
+    state = first.state_dict()
+    expected = [inputs_of(first) for _ in range(2)]
+    with pytest.raises(
+        ConfigError, match=r"what it learned in another loader: give .* a new \w+\("
+    ):
+        inputs_of(second)
+    first.load_state_dict(state)  # and begin again
+    torch.nn.init.ones_(first.model.weight)
+    assert [inputs_of(first) for _ in range(2)] == expected
+    going_on = fold_of(arguments)
+    going_on.set_epoch(2)
+    assert inputs_of(going_on)
+
+
+def test_what_no_training_teaches_may_be_of_several():
+    arguments = {"selector": TopK(keep=0.5), "scorer": Irreducible(torch.ones(ROWS))}
+    arguments["schedule"] = AT_ONCE
+    first, second = fold_of(arguments), fold_of(arguments)
+    assert inputs_of(first) == inputs_of(second)
+
+
+def test_a_pool_gives_no_training_what_another_left_in_it():
+    pool = Pool(5, drop_last="carry")
+    arguments = {"selector": TopK(keep=0.5), "schedule": AT_ONCE, "pool": pool}
+    folds = [range(ROWS), range(ROWS, 2 * ROWS)]
+    for fold in folds:
+        (trained,) = inputs_of(fold_of(arguments, fold))
+        assert len(trained) == 5
+        assert {*trained} <= {*fold}
 
 
 # Two trainings in turns

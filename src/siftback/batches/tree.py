@@ -410,13 +410,9 @@ def _is_column(leaf: Any, path: str, lists: Lists) -> bool:
 
 def _without_rows(leaf: Any, path: str) -> BatchError:
     """Returns the error of a leaf that cannot be split into examples."""
-    if isinstance(leaf, ARRAYS):
-        return BatchError(
-            f"batch{path} is {describe(leaf)} without rows; give it a row per example"
-        )
     return BatchError(
-        f"batch{path} is {describe(leaf)}, which has no rows; "
-        "give a tensor, or a list with one value per example"
+        f"batch{path} is {describe(leaf)}, which has no rows: give a tensor with a row per "
+        "example, or a list with one value per example"
     )
 
 

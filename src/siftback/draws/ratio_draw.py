@@ -139,11 +139,7 @@ def draw_independently(
 
 
 def draw_by_ratio(
-    losses: Tensor,
-    floor: float,
-    count: int,
-    generator: torch.Generator,
-    excluded: Tensor = NO_ROWS,
+    losses: Tensor, floor: float, count: int, generator: torch.Generator, excluded: Tensor = NO_ROWS
 ) -> Tensor:
     """Draws exactly k examples, with probabilities in proportion to `ratio_probabilities`.
 

@@ -638,12 +638,11 @@ class EpochDraw:
         self.losses.claim()
         if self.losses.stream:
             self.losses.stream.load_state_dict(state["rows"])
-        self.passes = [self._loaded_pass(saved) for saved in state["passes"] or []]
+        passes = [self._loaded_pass(saved) for saved in state["passes"] or []]
+        self.passes = passes or [self._make_pass(0, draws=False, weights=self._ones())]
         self._epoch, self._expected, self._number = state["epoch"]
         self._is_on = state["is_on"]
         self.go_to(state)
-        if not self.passes:
-            self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
         self.reweights = state["reweights"]
         self.losses.recorded = state["recorded"]
 

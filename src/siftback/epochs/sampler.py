@@ -411,12 +411,8 @@ class Order(Stateful, Iterator[int]):
         self._indices: Iterator[int] = iter(())
 
     def __next__(self) -> int:
-        if self._epoch == _NONE:
-            self.resume(self._sampler.begin(), 0)
-        for index in self._indices:
-            self._count += 1
+        for index in self.take(1):
             return index
-        self._sampler.end()
         raise StopIteration
 
     def take(self, count: int) -> list[int]:

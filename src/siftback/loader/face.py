@@ -165,6 +165,11 @@ class SelectiveLoader:
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
     ) -> None:
+        if isinstance(loader, SelectiveLoader):
+            raise ConfigError(
+                "loader is a SelectiveLoader already, as where a notebook's cell runs again, and "
+                "would be selected from twice: give it the DataLoader"
+            )
         self.epochs = check_epochs(epochs)
         if model is not None:
             check_module(model)
@@ -260,15 +265,15 @@ class SelectiveLoader:
                 stats.released += batch.size
                 epoch.batches += 1
                 record.give(batch, epoch.number)
-                if epoch.batches == 2:
-                    pipeline.warn_of_same_order()
+                if epoch.batches == 2:  # not at a look at one
+                    pipeline.warn_of_use()
                 if selection and follows:
                     pipeline.follow_step(selection, batch)
                 yield batch.with_columns(batch.loss_weights()) if record.attach else batch.data
                 if pipeline.epoch is not epoch:
                     raise ConfigError(
-                        "the loader was iterated again since this iterator gave a batch: take the "
-                        "batches of one iter(loader) at a time"
+                        "the loader was iterated again, or a state was loaded, since this iterator "
+                        "gave a batch: take the batches of one iter(loader) at a time"
                     )
                 if follows:
                     pipeline.finish_step()

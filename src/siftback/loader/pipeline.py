@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from torch import nn
+import torch
 
 from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
 from siftback.batches.order import count_batches, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.source import UNKNOWN_SIZE, Source, saved_lists
-from siftback.batches.stats import Stats
 from siftback.epochs.loader_order import own_ranks
 from siftback.epochs.sampler import SelectiveSampler, warning_beyond
 from siftback.errors import BatchError, ConfigError
@@ -95,7 +94,7 @@ class Pipeline(ABC):
     source: Source
     selection: BatchSelection | None
     epochs: float | None
-    model: nn.Module | None
+    model: torch.nn.Module | None
     pool: Pool
     record: LossRecord
     epoch: Epoch = NO_EPOCH
@@ -292,16 +291,24 @@ class Pipeline(ABC):
             barrier(f"the beginning of epoch {number}", settings)
             self.begin_whole_epoch(number, again=again)
             if self.epochs and number >= math.ceil(self.epochs):
-                self._warn("beyond", warning_beyond(number, self.epochs), stacklevel=4)
+                self._warn("beyond", warning_beyond(number, self.epochs))
             self.count_batches(number)
         self.epoch = Epoch(number, -1 if is_resumed else self.stats.released)
         return self.epoch
 
-    def warn_of_same_order(self) -> None:
-        """Warns where another loader gives the same examples beside this one, at its second batch.
+    def warn_of_use(self) -> None:
+        """Warns, at its second batch, of an epoch without gradients, or beside another loader.
 
-        A loop over both, as of pairs or of two images to mix, would have each example twice.
+        The first is an evaluation: it would be on selected examples, and counts as an epoch. Where
+        another loader gives the same examples, a loop over both, as of pairs or of two images to
+        mix, would have each example twice.
         """
+        if not torch.is_grad_enabled():
+            self._warn(
+                "evaluation",
+                f"an evaluation, without gradients, is given what training selects in epoch "
+                f"{self.epoch.number}, and counts as that epoch: evaluate on the DataLoader itself",
+            )
         sampler = sampler_of(self.source.loader)
         if not (isinstance(sampler, SelectiveSampler) and sampler.shuffle):
             return
@@ -316,7 +323,6 @@ class Pipeline(ABC):
                 "so that they give the same examples side by side until they leave out others: "
                 f"give one of them seed={sampler.seed + 1}, or, where pairs are to stay together, "
                 "one loader a StackDataset",
-                stacklevel=4,
             )
 
     def begin_whole_epoch(self, number: int, *, again: bool) -> None:
@@ -426,7 +432,7 @@ class Pipeline(ABC):
         if not source.is_within and not source.is_resumed:
             self.done = self.done_next = float(number)
 
-    def _warn(self, cause: str, message: str, stacklevel: int) -> None:
+    def _warn(self, cause: str, message: str, stacklevel: int = 4) -> None:
         if cause not in self._warned:
             self._warned.add(cause)
             warnings.warn(message, stacklevel=stacklevel)
@@ -592,16 +598,15 @@ class Pipeline(ABC):
             pool = self._empty_pool(state["pool"]["settings"])
             pool.lists = saved_lists(state["source"])
             pool.load_state_dict(state["pool"])
-        stats = Stats(**state["stats"])
         self.source.load_state_dict(state["source"])
         self.pool = pool
-        vars(self.stats).update(vars(stats))
+        vars(self.stats).update(state["stats"])
         self.done = self.done_next = state["epochs_done"][0]
         self.to_come = math.inf if state["to_come"] == _UNKNOWN else state["to_come"]
         self.known_steps = None if state["batches"] == _UNKNOWN else state["batches"]
         self.epoch, self.is_set, self._follow = NO_EPOCH, False, None
         if self.selection:
-            self.selection.is_tried = self.source.epoch > 0 or self.source.is_within
+            self.selection.is_tried |= self.source.epoch > 0 or self.source.is_within
         self.record.clear()
         self.loaded = state if self.source.is_within else None
 

@@ -27,7 +27,7 @@ from siftback.scorers.selection_pass import check_scorer, common_device, untouch
 from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
-from siftback.selectors.selection import Selection, Selector
+from siftback.selectors.selection import Selection, Selector, check_untrained
 
 
 class BatchSelection:
@@ -111,11 +111,14 @@ class BatchSelection:
             is_pass: Whether selection may be on in this epoch.
 
         Raises:
+            ConfigError: If the selector or the scorer is of another training.
             LossError: If a score is not finite and ``on_nonfinite="error"``, of an accelerator in a
                 later step; or if fewer scores are finite than examples must be kept.
         """
         done, schedule = source.epochs_done, self._schedule
         is_tried, self.is_tried = self.is_tried, True
+        if not is_tried and source.epoch == 0:
+            check_untrained(self.selector, self.scorer)
         if not (is_pass and self._is_on(done, source.position)):
             if not is_tried:
                 self.try_scores(batch, source.place)

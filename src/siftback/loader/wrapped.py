@@ -198,7 +198,9 @@ def size_owner(loader: Any) -> Any:
 
 
 def resolve_pool(loader: Any, pool: Pool | None) -> Pool:
-    """Returns the pool given, or one of a loader's own batch size, which is 0 where it has none.
+    """Returns a pool like the one given, or of a loader's own batch size, 0 where it has none.
+
+    It is a new one, as what another loader left in the one given is of another training.
 
     Raises:
         ConfigError: If it is not a `Pool`.
@@ -207,9 +209,10 @@ def resolve_pool(loader: Any, pool: Pool | None) -> Pool:
         size = getattr(size_owner(loader), "batch_size", None)
         pool = Pool(size or 1, bool(getattr(size_owner(loader), "drop_last", False)))
         pool.batch_size = size or 0
+        return pool
     if not isinstance(pool, Pool):
         raise ConfigError(f"pool={format_value(pool)}: give a Pool, such as Pool(batch_size=32)")
-    return pool
+    return Pool(pool.batch_size, pool.drop_last, pad=pool.pad)
 
 
 def is_own_size(loader: Any, pool: Pool) -> bool:

@@ -329,12 +329,8 @@ def compute_token_losses(
         )
     if shifted:
         logits, labels = logits[:, :-1], labels[:, 1:]
-    losses = F.cross_entropy(
-        logits.float().transpose(1, 2),
-        labels.to(logits.device),
-        reduction="none",
-        ignore_index=IGNORED,
-    )
+    classes, labels = logits.float().transpose(1, 2), labels.to(logits.device)
+    losses = F.cross_entropy(classes, labels, reduction="none", ignore_index=IGNORED)
     return F.pad(losses, (1, 0)) if shifted else losses, mask.to(logits.device)
 
 

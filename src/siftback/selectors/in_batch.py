@@ -75,7 +75,6 @@ class InBatch(Stateful):
     ) -> None:
         self.selector = exact_selector(selector, keep, beta)
         self.steps = 0
-        self._first_keep = float(self.selector.keep)
         self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
         self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
@@ -160,7 +159,7 @@ class InBatch(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        arguments = {"keep": self._first_keep, "seed": self._seed}
+        arguments = {"keep": self._schedule.selector_keep, "seed": self._seed}
         selector = type(self.selector).__name__
         return {"selector": selector, **arguments, **self._schedule.settings()}
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from siftback.arguments import format_value, is_integer
 from siftback.errors import ConfigError, LossError
+from siftback.state import seal
 from siftback.tensor_arguments import is_dense
 
 
@@ -101,6 +102,25 @@ def check_call(scores: Tensor, generator: torch.Generator, count: int | None) ->
             f"scores: that of example {int(scores.isnan().nonzero()[0])} is nan: leave the example "
             "out, or give it a score"
         )
+
+
+def check_untrained(*members: Any) -> None:
+    """Checks that selectors and scorers are as they were before their first training.
+
+    Args:
+        members: Each has a state.
+
+    Raises:
+        ConfigError: If another training has changed the state of one, or its share.
+    """
+    for member in members:
+        digest = seal({**member.state_dict(), "share": getattr(member, "keep", None)})["digest"]
+        if getattr(member, "__dict__", {}).setdefault("_untrained", digest) != digest:
+            name = type(member).__name__
+            raise ConfigError(
+                f"this {name} has what it learned in another loader: give a new training a new "
+                f"{name}(...); to go on with that one, call set_epoch(n), or load a state"
+            )
 
 
 class Selector(Protocol):

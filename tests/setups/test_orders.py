@@ -431,6 +431,22 @@ def test_loaders_one_after_the_other_or_in_order_do_not_warn():
     list(side_by_side(by_memory()))
 
 
+def take_two(loader, iterators):
+    batches = iter(loader)
+    for _ in range(2):
+        loader.record(next(batches) + 1.0)
+    iterators.append(batches)
+
+
+def test_trainings_in_threads_of_their_own_do_not_warn():
+    iterators = []
+    take_two(by_memory(), iterators)
+    thread = threading.Thread(target=take_two, args=(by_memory(), iterators))
+    thread.start()
+    thread.join()
+    assert len(iterators) == 2
+
+
 class Renamed(Numbers):
     def __init__(self, rows):
         self.rows = rows

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -60,7 +61,7 @@ NO_EPOCH = Epoch(is_open=False, is_over=True)
 
 
 _SECOND: "WeakValueDictionary[Any, Pipeline]" = WeakValueDictionary()
-"""Which loader gave the second batch of an epoch last, by the seed of its order."""
+"""Which loader gave the second batch of an epoch last, by the seed of its order and the thread."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -312,7 +313,9 @@ class Pipeline(ABC):
         sampler = sampler_of(self.source.loader)
         if not (isinstance(sampler, SelectiveSampler) and sampler.shuffle):
             return
-        order, number = (sampler.seed, sampler.examples, sampler.rank), self.epoch.number
+        # A thread's own, as trainings of a search in several threads are not side by side.
+        order = (sampler.seed, sampler.examples, sampler.rank, get_ident())
+        number = self.epoch.number
         other, _SECOND[order] = _SECOND.get(order, self), self
         # Else it is past that batch, or its loop was left.
         is_beside = other.epoch.is_open and (other.epoch.number, other.epoch.batches) == (number, 2)

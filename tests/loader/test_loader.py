@@ -1,5 +1,6 @@
 """The loader against the plain loop and against Algorithm 1."""
 
+import copy
 from collections import deque
 from dataclasses import asdict
 from functools import partial
@@ -20,7 +21,9 @@ from siftback import (
     Pool,
     Schedule,
     Scorer,
+    Selection,
     SelectiveLoader,
+    Selector,
     Share,
     Uniform,
 )
@@ -58,8 +61,9 @@ def test_keeping_all_is_the_plain_loop_bit_for_bit(arguments, drop_last):
     torch.manual_seed(1)
     batches = train(shuffled(drop_last=drop_last), plain)
     torch.manual_seed(1)
+    arguments = copy.deepcopy(at_once(arguments))  # a selector is of one training
     loader = SelectiveLoader(
-        shuffled(drop_last=drop_last), selective, nn.CrossEntropyLoss(), **at_once(arguments)
+        shuffled(drop_last=drop_last), selective, nn.CrossEntropyLoss(), **arguments
     )
     assert_same(train(loader, selective), batches)
     assert_same(selective.state_dict(), plain.state_dict())
@@ -234,6 +238,57 @@ def test_a_scorer_of_the_users_own_gives_one_score_for_each_example(count):
     )
     with pytest.raises(LossError, match=rf"scores=float32\[{count}\]: .*float\[8\]"):
         next(iter(loader))
+
+
+class Chosen(Selector):
+    """Chooses the same of each batch, whatever its scores."""
+
+    keep, needs_scores, reweights = 0.5, False, True
+
+    def __init__(self, positions, weights=None):
+        self.selection = positions, torch.ones(len(positions)) if weights is None else weights
+
+    def select(self, scores, generator, count=None):
+        return Selection(*self.selection)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def by_chosen(*selection):
+    return SelectiveLoader(
+        numbered(torch.zeros(8), 4),
+        nn.Identity(),
+        losses=given_losses,
+        selector=Chosen(*selection),
+        schedule=AT_ONCE,
+        exact=False,
+    )
+
+
+def test_a_selector_of_the_users_own_may_choose_in_any_order_and_one_twice():
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    loader = by_chosen(torch.tensor([3, 1, 1, 0]), weights)
+    for batch, expected in zip(loader, ([3, 1, 1, 0], [7, 5, 5, 4]), strict=True):
+        assert batch["number"].tolist() == expected
+        assert loader.weights.tolist() == weights.tolist()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        (torch.tensor([True, False, True, True]),),
+        (torch.tensor([0, 2]), torch.ones(4)),
+        (torch.tensor([[0, 2]]),),
+        (torch.tensor([0.0, 2.0]),),
+    ],
+)
+def test_what_is_no_selection_is_refused(selection):
+    with pytest.raises(ConfigError, match=r"a selector chose positions=.*: give Selection\("):
+        next(iter(by_chosen(*selection)))
 
 
 def test_progress_counts_source_examples():

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import format_value
 from siftback.batches import tree
 from siftback.batches.tree import Lists
-from siftback.errors import BatchError
+from siftback.errors import BatchError, ConfigError
 from siftback.host_reads import move
 
 INDEX, WEIGHT = "sift_index", "sift_weight"
@@ -48,9 +49,24 @@ class Batch:
     requested: Sequence[Any] = ()
 
     def keep(self, rows: Tensor, weights: Tensor) -> "Batch":
-        """Returns a copy of some rows, int64[k] ascending, with their weights; itself of all."""
+        """Returns a copy of some rows, int64[k], with their weights, float32[k]; itself of all.
+
+        Raises:
+            ConfigError: If they are not those of a selector, such as a mask.
+        """
+        if rows.dtype != torch.int64 or rows.ndim != 1 or rows.shape != weights.shape:
+            raise ConfigError(
+                f"a selector chose positions={format_value(rows)} with weights="
+                f"{format_value(weights)}: give Selection(positions, weights), int64[k] and "
+                "float32[k], such as mask.nonzero().squeeze(1) of a mask"
+            )
         weights, indices = move(weights, self.device), self.indices
-        if len(rows) == self.size:
+        is_all = len(rows) == self.size
+        if (
+            is_all and rows.is_cpu
+        ):  # not in another order, nor one twice; a device is not waited for
+            is_all = torch.equal(rows, torch.arange(self.size))
+        if is_all:
             return replace(self, weights=weights)
         if indices is not None:
             indices = move(indices, rows.device)[rows]

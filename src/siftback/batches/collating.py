@@ -85,8 +85,7 @@ class TestedCollate:
 
 def with_test(collate: Collate, read: Any = None) -> Collate:
     """The collate function, tested with the first batch: PyTorch's own keeps the order."""
-    is_known = collate is default_collate and not read
-    return collate if is_known else TestedCollate(collate, read)
+    return collate if collate is default_collate and not read else TestedCollate(collate, read)
 
 
 def reorders(batch_of: Callable[[list[int]], Any], size: int) -> bool:

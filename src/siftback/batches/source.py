@@ -351,8 +351,7 @@ class Source:
                 torch.set_rng_state(state["generators"][-1])
             elif has_state:
                 seed = int(torch.empty((), dtype=torch.int64).random_())
-                generator = generator_from(seed, self.epoch, Stream.ORDER)
-                torch.set_rng_state(generator.get_state())
+                torch.set_rng_state(generator_from(seed, self.epoch, Stream.ORDER).get_state())
             self._began = self._generators.states()
             batches: Iterator[Any] = iter(self.loader)
             if within and state["loader"] is None:

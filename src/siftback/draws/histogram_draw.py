@@ -117,8 +117,7 @@ def scale_to_count(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
     certain = counts.cumsum(0) - counts  # examples of the groups before
     scales = (count - certain) / (ordered * counts).flip(0).cumsum(0).flip(0)
     fits = (scales * ordered <= 1) | (certain + counts >= count)
-    scale = scales[fits.int().argmax()]
-    return (scale * probabilities).clamp(min=0.0, max=1.0)
+    return (scales[fits.int().argmax()] * probabilities).clamp(min=0.0, max=1.0)
 
 
 def draw_in_blocks(

@@ -238,8 +238,7 @@ class SelectiveTrainerMixin(Trainer):
                 scores = Fresh().score(losses, self.model, batch, None)
             return scores, has_loss(head, batch) if head else None
 
-        skips = self._selection.in_batch.skips()
-        rows, weights = self._selection.take(batch, score, skips=skips)
+        rows, weights = self._selection.take(batch, score, skips=self._selection.in_batch.skips())
         if self._weight_column or self._selection.in_batch.selector.reweights:
             rows[SELECTION_WEIGHT] = torch.ones(tree.size(rows)) if weights is None else weights
         return rows

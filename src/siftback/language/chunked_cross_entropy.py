@@ -133,8 +133,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             logits, right = product.float(), labels[chunk, None]
             log_sums = logits.logsumexp(1)
             errors = (logits - log_sums[:, None]).exp_()
-            losses = log_sums - product.gather(1, right).squeeze(1).float()
-            total += losses @ scale[chunk]
+            total += (log_sums - product.gather(1, right).squeeze(1).float()) @ scale[chunk]
             if not (needs_inputs or needs_weight or needs_bias):
                 continue
             errors.scatter_add_(1, right, errors.new_full((1, 1), -1.0).expand_as(right))

@@ -452,8 +452,7 @@ class Pipeline(ABC):
             self.to_come = self.estimate_to_come(number)
             return
         # The user's own batches are given as they are, the last one of a single row included.
-        is_own = is_whole and is_own_size(self.source.loader, pool)
-        self.to_come = math.inf if is_own else rows
+        self.to_come = math.inf if is_whole and is_own_size(self.source.loader, pool) else rows
         if not (self.selection and self.selection.is_by_chance):
             self.known_steps = self.count(len(pool) + rows, is_whole and not len(pool))
 

@@ -190,8 +190,7 @@ class LossHistory(Stateful):
             history.
         """
         losses = losses.detach().float()
-        before = move(self._losses, losses.device)
-        joined = torch.cat((before, losses))
+        joined = torch.cat((move(self._losses, losses.device), losses))
         left = max(len(joined) - max(self.size, len(losses)), 0)
         self._losses = joined[-self.size :]
         window = joined[left:]

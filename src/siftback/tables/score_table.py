@@ -74,8 +74,7 @@ class ScoreTable:
 
     def __getstate__(self) -> dict[str, Any]:
         # Not a tensor: as one, it would be gone before a worker process that is spawned has it.
-        values = self.values.numpy().copy()
-        return {"columns": self.columns, "values": values, "turn": self.turn}
+        return {"columns": self.columns, "values": self.values.numpy().copy(), "turn": self.turn}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         ScoreTable.__init__(self, columns=state["columns"])

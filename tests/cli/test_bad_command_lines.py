@@ -374,6 +374,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 EVERY = LINES | of_settings()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "said"), EVERY.items(), ids=EVERY)
 def test_a_bad_command_line_is_a_sentence(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: dict[str, str],

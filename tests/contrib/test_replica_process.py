@@ -80,6 +80,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.sampled(2)
 @linux
 @pytest.mark.parametrize(("losses", "message"), FAILURES.values(), ids=FAILURES)
 def test_what_goes_wrong_in_the_replica_is_reported_with_its_own_traceback(losses, message):
@@ -169,6 +170,7 @@ def of_session(leader):
     return found
 
 
+@pytest.mark.sampled(2)
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize(("stop", "code"), ENDS.values(), ids=ENDS)

@@ -94,6 +94,7 @@ VARIANTS |= {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "source", "pool"), VARIANTS.values(), ids=VARIANTS)
 def test_stopping_anywhere_equals_never_stopping(name, source, pool):
     often = name in ("infobatch", "memory", "stale")

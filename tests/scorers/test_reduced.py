@@ -128,6 +128,7 @@ def test_train_mode_scores_with_the_batchs_own_statistics_as_the_model_would():
     assert_same(scorer.score(CROSS_ENTROPY, model, batch(0), None), expected)
 
 
+@pytest.mark.sampled(2)
 @compiling
 @pytest.mark.parametrize("scorer", [Fresh(compile=True), Reduced("bf16", compile=True)])
 def test_compiled_scores_are_those_that_are_not(scorer):

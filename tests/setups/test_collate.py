@@ -199,6 +199,7 @@ def test_objects_may_have_any_kind_of_tensor(make):
     assert loader.memory.values[:, 0].tolist() == list(range(COUNT))
 
 
+@pytest.mark.sampled(3)
 @in_workers
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collate", CHANGING.values(), ids=CHANGING)

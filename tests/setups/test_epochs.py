@@ -458,6 +458,7 @@ SOURCES = {
 POOLS = {"own": None, "smaller": (3, False), "dropping": (7, True), "carrying": (7, "carry")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @pytest.mark.parametrize("make", COUNTED.values(), ids=COUNTED)

@@ -108,6 +108,7 @@ def scores_of(count):
     return torch.linspace(0, 10, count, dtype=torch.float64).float()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.red
 @pytest.mark.parametrize("name", ROWS)
 def test_a_selector_keeps_its_share_of_each_tenth(name, asked):

@@ -183,8 +183,7 @@ def count_batches(examples: int, batch_size: int, drop_last: bool = False) -> in
     """
     if drop_last:
         return examples // batch_size
-    is_merged = batch_size == 2 and examples % 2 == 1 and examples > 1
-    return -(-examples // batch_size) - is_merged
+    return -(-examples // batch_size) - (batch_size == 2 and examples % 2 == 1 and examples > 1)
 
 
 class SelectiveBatches(BatchSampler):

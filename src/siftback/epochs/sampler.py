@@ -411,7 +411,10 @@ class Order(Stateful, Iterator[int]):
         self._indices: Iterator[int] = iter(())
 
     def __next__(self) -> int:
-        for index in self.take(1):
+        for index in self._indices:
+            self._count += 1
+            return index
+        for index in self.take(1):  # with which the epoch begins; at its end there is none
             return index
         raise StopIteration
 

@@ -190,7 +190,7 @@ def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:
     """
     last = tests.groupby(["label", "record"]).number.max().groupby("label").min()
     tests = tests[tests.number <= tests.label.map(last)]
-    # Not by groups of the table, which take thirty times as long for as few rows.
+    # Not by groups of the table, which take many times as long for as few rows.
     points: dict[tuple[str, str, str], dict[int, list[tuple[float, float]]]] = {}
     keys = zip(tests.label, tests.family, tests.strategy, strict=True)
     for key, number, amount, value in zip(keys, tests.number, tests[x], tests[y], strict=True):

@@ -275,7 +275,7 @@ def pair_seeds(runs: pd.DataFrame, label: str, baseline: str, column: str) -> li
         baseline: The other.
         column: The values'.
     """
-    # Not by queries of the table, which take fifty times as long for as few rows.
+    # Not by queries of the table, which take many times as long for as few rows.
     rows = list(zip(runs.label, runs.seed, runs[column], strict=True))
     bases = {seed: value for of, seed, value in rows if of == baseline}
     return [(value, bases[seed]) for of, seed, value in rows if of == label and seed in bases]

@@ -61,12 +61,8 @@ class Batch:
                 "float32[k], such as mask.nonzero().squeeze(1) of a mask"
             )
         weights, indices = move(weights, self.device), self.indices
-        is_all = len(rows) == self.size
-        if (
-            is_all and rows.is_cpu
-        ):  # not in another order, nor one twice; a device is not waited for
-            is_all = torch.equal(rows, torch.arange(self.size))
-        if is_all:
+        # In another order, or with one twice, they are not all; for a device the host would wait.
+        if len(rows) == self.size and (not rows.is_cpu or torch.arange(self.size).equal(rows)):
             return replace(self, weights=weights)
         if indices is not None:
             indices = move(indices, rows.device)[rows]

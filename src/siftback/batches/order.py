@@ -183,7 +183,8 @@ def count_batches(examples: int, batch_size: int, drop_last: bool = False) -> in
     """
     if drop_last:
         return examples // batch_size
-    return -(-examples // batch_size) - (batch_size == 2 and examples % 2 == 1 and examples > 1)
+    is_merged = batch_size == 2 and examples % 2 == 1 and examples > 1
+    return -(-examples // batch_size) - is_merged
 
 
 class SelectiveBatches(BatchSampler):

@@ -167,7 +167,7 @@ class LossRecord:
 
     @property
     def skips_last(self) -> bool:
-        """Whether the last batch waits for losses, of another size than the one before.
+        """Whether the last batch waits for losses and has another size than the batch before it.
 
         Many loops leave out a last batch that is not full. Had another batch been left out, losses
         of this one would have been given to that before, which has another number of examples.

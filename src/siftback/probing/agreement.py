@@ -86,7 +86,8 @@ def rank_correlation(first: Tensor, second: Tensor) -> float | None:
     >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 40.0, 30.0]))
     0.5
     """
-    correlation = float(torch.corrcoef(torch.stack([mean_ranks(first), mean_ranks(second)]))[0, 1])
+    ranks = torch.stack([mean_ranks(first), mean_ranks(second)])
+    correlation = float(torch.corrcoef(ranks)[0, 1])
     return None if math.isnan(correlation) else round(correlation, 12)
 
 

@@ -60,7 +60,8 @@ def prune(
     """
     scores = check_rankable(scores)
     check_shares(drop, keep, window)
-    order = torch.randperm(len(scores), generator=torch.Generator().manual_seed(check_seed(seed)))
+    generator = torch.Generator().manual_seed(check_seed(seed))
+    order = torch.randperm(len(scores), generator=generator)
     order = order[scores[order].argsort(stable=True)]
     if per_class is None:
         ranked = [order]

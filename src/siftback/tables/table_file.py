@@ -50,7 +50,8 @@ class TableFile:
             self._read_identity()
         self._lock = FileLock(path)
         if is_new and path.stat().st_size == 0:
-            path.write_bytes((self._magic + secrets.token_hex(16).encode()).ljust(_HEADER, b"\0"))
+            identity = secrets.token_hex(16).encode()
+            path.write_bytes((self._magic + identity).ljust(_HEADER, b"\0"))
         self.identity = self._read_identity()
         size, width = path.stat().st_size, max(4 * columns, 1)
         if (size - _HEADER) % width:

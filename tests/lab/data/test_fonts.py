@@ -132,7 +132,7 @@ def test_digits_are_told_apart_across_the_splits():
         ("fonts:50,hard=nan", "hard=nan: give the share"),
         ("fonts:50,copies=0", "copies=0: give an integer from 1"),
         ("fonts:50,seed=-1", "seed=-1: give an integer from 0"),
-        ("fonts:50,size=8", "no option 'size'"),
+        ("fonts:50,size=8", "fonts has no option 'size'"),
         ("fonts:50,crop=32", "crop=32 of images of 32x32"),
     ],
 )

@@ -75,7 +75,7 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
         (f"{tmp_path / 'cut.jpg'}", "cut.jpg cannot be read as an image"),
         (f"{tmp_path / 'deep.png'}", "more than 8 bits"),
         (f"{tmp_path / 'red.png'}", "of a single colour"),
-        (f"{HOPPER},crop=2", "no option 'crop'"),
+        (f"{HOPPER},crop=2", "picture has no option 'crop'"),
         (f"{HOPPER},size=big", "give pixels"),
         (f"{HOPPER},size=99999", "GiB, and this machine has"),
         ("", "give picture:PATH"),

@@ -289,7 +289,7 @@ def test_places_that_hold_no_table_are_refused(tmp_path: Path) -> None:
         (f"table:{tmp_path / 'a.parquet'}", "a.parquet is damaged"),
         (f"table:{path},test=c.csv", "there is no file .*c.csv"),
         (f"table:{path},test=../b.csv", "the name of a file beside b.csv"),
-        (f"table:{path},size=8", "no option 'size'"),
+        (f"table:{path},size=8", "table has no option 'size'"),
         ("table:", "give table:PATH"),
     ):
         with pytest.raises(ConfigError, match=message):

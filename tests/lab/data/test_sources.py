@@ -50,8 +50,8 @@ def test_an_address_may_have_commas_in_its_path():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hf:x,lable=y", r"no option 'lable': did you mean label\?"),
-        ("npz:x,size=3", "no option 'size'"),
+        ("hf:x,lable=y", r"hf has no option 'lable': did you mean label\?"),
+        ("npz:x,size=3", "npz has no option 'size'"),
         ("imagefolder:x,train=a,test=a", "test= is what is trained on"),
         ("imagefolder:x,test=train", "test= is what is trained on"),
         ("table:x/a.csv,test=a.csv", "test= is what is trained on"),

@@ -83,11 +83,9 @@ def kept(read: Callable[[Comparison], pd.DataFrame]) -> Callable[[Comparison], p
 
     @wraps(read)
     def read_once(comparison: Comparison) -> pd.DataFrame:
-        runs, table = comparison.tables.get(read, (None, None))
-        if runs != comparison.runs:
-            table = read(comparison)
-            comparison.tables[read] = [*comparison.runs], table
-        return table.copy(deep=False)  # to which columns can be added
+        if comparison.tables.get(read, (None,))[0] != comparison.runs:
+            comparison.tables[read] = [*comparison.runs], read(comparison)
+        return comparison.tables[read][1].copy(deep=False)  # to which columns can be added
 
     return read_once
 

@@ -64,7 +64,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out cases of the tests that are sampled: of n cases in turn, all but the first."""
+    """Puts slow tests first, and leaves out cases of those that are sampled.
+
+    Of n cases in turn, all but the first are left out. If slow tests were last, one process would
+    run them while all others have ended.
+    """
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("slow", "browser"))))
     if config.getoption("--every-case"):
         return
     cases: Counter[str] = Counter()

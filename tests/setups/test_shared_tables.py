@@ -20,6 +20,7 @@ from siftback import (
     Annealing,
     Ema,
     Epochs,
+    InBatch,
     Irreducible,
     Memory,
     Percentile,
@@ -27,6 +28,7 @@ from siftback import (
     Schedule,
     SelectiveLoader,
     SelectiveSampler,
+    SinglePass,
     TopK,
 )
 from siftback.errors import ConfigError, StateError
@@ -83,7 +85,7 @@ def test_what_another_training_has_taught_is_refused_in_its_first_batch(name):
     state = first.state_dict()
     expected = [inputs_of(first) for _ in range(2)]
     with pytest.raises(
-        ConfigError, match=r"what it learned in another loader: give .* a new \w+\("
+        ConfigError, match=r"what it learned in another training: give .* a new \w+\("
     ):
         inputs_of(second)
     first.load_state_dict(state)  # and begin again
@@ -92,6 +94,29 @@ def test_what_another_training_has_taught_is_refused_in_its_first_batch(name):
     going_on = fold_of(arguments)
     going_on.set_epoch(2)
     assert inputs_of(going_on)
+
+
+STEPS = {
+    "after the forward": lambda selector: InBatch(selector=selector, steps_per_epoch=1).select,
+    "a single pass": lambda selector: SinglePass(
+        torch.nn.Linear(1, 1), mse_loss, selector=selector, steps_per_epoch=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_selector_of_steps_that_another_training_has_taught_is_refused_in_its_first(name):
+    def step(train):
+        batch = torch.rand(8, 1)
+        train(batch[:, 0]) if name == "after the forward" else train((batch, batch))
+
+    selector = Percentile(keep=0.5)
+    first, second = STEPS[name](selector), STEPS[name](selector)
+    for _ in range(3):
+        step(first)
+    with pytest.raises(ConfigError, match=r"another training: give .* a new Percentile\("):
+        step(second)
+    step(first)
 
 
 def test_what_no_training_teaches_may_be_of_several():

@@ -159,9 +159,7 @@ class InBatch(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        arguments = {"keep": self._schedule.selector_keep, "seed": self._seed}
-        selector = type(self.selector).__name__
-        return {"selector": selector, **arguments, **self._schedule.settings()}
+        return {"seed": self._seed, **self._schedule.settings()}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

@@ -118,8 +118,8 @@ def check_untrained(*members: Any) -> None:
         if getattr(member, "__dict__", {}).setdefault("_untrained", digest) != digest:
             name = type(member).__name__
             raise ConfigError(
-                f"this {name} has what it learned in another loader: give a new training a new "
-                f"{name}(...); to go on with that one, call set_epoch(n), or load a state"
+                f"this {name} has what it learned in another training: give a new training a new "
+                f"{name}(...); to go on with that one, load a state or call set_epoch(n)"
             )
 
 

@@ -170,11 +170,6 @@ class SinglePass(nn.Module):
         self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
         self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
-        self._arguments = {
-            "selector": type(self.selector).__name__,
-            "keep": float(self.selector.keep),
-            "seed": self._seed,
-        }
         self.steps = 0
         self.losses = torch.empty(0, dtype=torch.float32)
         self.selection = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
@@ -258,7 +253,7 @@ class SinglePass(nn.Module):
             setattr(self.stats, name, state["stats"][name])
 
     def _settings(self) -> dict[str, Any]:
-        return self._arguments | self._schedule.settings()
+        return {"seed": self._seed, **self._schedule.settings()}
 
     def _forward_of(self, losses: Losses | None) -> Callable[[Any], tuple[Any, Any]]:
         """Returns the function from a batch to its terms, and to the outputs if they are stored."""

@@ -72,10 +72,11 @@ class KerasWrapper(keras.Model):
         self.progress = Progress(self)
         self._saved_state = WrapperState(progress=self.progress)
         self._loss_of_each: Any = None  # a `LossOfEach`, of the loss that was compiled last
-        # Of the current step: float32[b], its loss weights, and what is called with its outputs.
-        self._factors: Tensor | None = None
-        self._record: Callable[[Any, Any], None] | None = None
         self.built = model.built
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        """The outputs of the wrapped model, which alone does what Keras does in each call."""
+        return (self.model if self.built else super().__call__)(*args, **settings)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """The outputs of the wrapped model."""
@@ -173,13 +174,13 @@ class KerasWrapper(keras.Model):
             ConfigError: If there are several outputs.
             LossError: If the loss is not one per example.
         """
-        if keras.tree.is_nested(y_pred) or keras.tree.is_nested(y):
-            raise ConfigError(several_error(type(self).__name__, "several outputs"))
         if y is None or self.loss is None:
             raise LossError(
                 f"{type(self).__name__} needs one loss per example: give targets to fit(), and a "
                 "loss to compile(), not add_loss() alone"
             )
+        if isinstance(y_pred, dict | list | tuple) or isinstance(y, dict | list | tuple):
+            raise ConfigError(several_error(type(self).__name__, "several outputs"))
         if not self._loss_of_each or self._loss_of_each.compiled is not self.loss:
             self._loss_of_each = LossOfEach(self.loss, y, y_pred)
         with torch.no_grad():
@@ -195,11 +196,11 @@ class KerasWrapper(keras.Model):
             factors: float32[b], the weights of their losses, besides their own; None are all 1.
             record: Is called with the targets, and the outputs of training's forward.
         """
-        self._factors, self._record = factors, record
+        self.progress.step = factors, record
         try:
             return super().train_step(batch)
         finally:
-            self._factors = self._record = None
+            self.progress.step = None, None
 
     def compute_loss(
         self,
@@ -210,10 +211,11 @@ class KerasWrapper(keras.Model):
         training: bool = True,
     ) -> Any:
         """As Keras does, with the loss weights of the selection in a training step."""
-        if training and self._record:
-            self._record(y, y_pred)
-        if training and self._factors is not None:
-            sample_weight = self._loss_of_each.weighted(sample_weight, self._factors)
+        factors, record = self.progress.step
+        if training and record:
+            record(y, y_pred)
+        if training and factors is not None:
+            sample_weight = self._loss_of_each.weighted(sample_weight, factors)
         return super().compute_loss(x, y, y_pred, sample_weight, training=training)
 
     def get_config(self) -> dict[str, Any]:
@@ -482,8 +484,7 @@ class LossOfEach:
         # Keras's own copy() would write the loss to a file.
         self._each = object.__new__(type(resolved))
         vars(self._each).update(vars(resolved), reduction="none")
-        self._ndim = 1
-        self._check(y, y_pred)
+        self._ndim = self._check(y, y_pred)
 
     def __call__(self, y: Any, y_pred: Any, sample_weight: Any) -> Tensor:
         """float[N], of targets, outputs and the examples' own weights."""
@@ -519,8 +520,8 @@ class LossOfEach:
                 "undo the loss weights of the selection: leave reduction= out"
             )
 
-    def _check(self, y: Any, y_pred: Any) -> None:
-        """Compares the losses of a batch with the loss of its first example alone."""
+    def _check(self, y: Any, y_pred: Any) -> int:
+        """Compares the losses of a batch with that of its first example; returns how many axes."""
         with torch.no_grad():
             values = self._each(y, y_pred)
             count = len(y_pred)
@@ -536,7 +537,7 @@ class LossOfEach:
                 f"{list(values.shape)} for {count} examples): give a loss whose value for an "
                 "example depends on that example alone, without a mean over the batch"
             )
-        self._ndim = values.ndim
+        return cast(int, values.ndim)
 
 
 @contextmanager

@@ -289,6 +289,8 @@ class Progress(keras.callbacks.Callback, Stateful):
         is_training: Whether ``fit()`` is under way.
         done: Epochs trained in all calls of ``fit()`` together.
         loaded: The state of a file, from which the next epoch goes on; else empty.
+        step: Of the current step float32[b], its loss weights, None where all are 1, and what is
+            called with its targets and outputs. Of the model, Keras would track each that is set.
     """
 
     def __init__(self, model: Any) -> None:
@@ -300,6 +302,7 @@ class Progress(keras.callbacks.Callback, Stateful):
         self.done = 0
         self.dataset: SelectiveDataset | None = None
         self.loaded: dict[str, Any] = {}
+        self.step: tuple[Tensor | None, Callable[[Any, Any], None] | None] = None, None
 
     def begin_training(self, data: Any) -> None:
         """Begins a ``fit()``."""
@@ -513,11 +516,10 @@ def seed_variables(model: Any) -> list[Any]:
 
 def random_state_of(model: Any) -> dict[str, Any]:
     """Returns the states of a wrapper's seed generators and of PyTorch's random numbers."""
-    has_cuda = torch.cuda.is_available()
     return {
         "seeds": [variable.value.detach().cpu().clone() for variable in seed_variables(model)],
         "cpu": torch.get_rng_state(),  # of dropout without a seed, and of fit(shuffle=True)
-        "cuda": torch.cuda.get_rng_state() if has_cuda else None,
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }
 
 

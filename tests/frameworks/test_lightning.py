@@ -207,8 +207,10 @@ def test_a_step_may_take_its_batch_apart():
 class Sequences(Net):
     """Of three positions each, some of them padding."""
 
+    reduction = "mean"
+
     def training_step(self, batch, batch_idx):
-        return F.cross_entropy(*self.positions(batch))
+        return F.cross_entropy(*self.positions(batch), reduction=self.reduction)
 
     def positions(self, batch):
         logits = self(batch[0])[..., None] * torch.tensor([1.0, 2.0, 3.0])
@@ -219,14 +221,13 @@ class Sequences(Net):
         return torch.optim.SGD(self.parameters(), 0.0)
 
 
-def test_losses_of_sequences_are_those_of_per_example():
-    memory, module, callback = (
-        Memory(keep=0.5),
-        Sequences(),
-        half(),
-    )
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_of_sequences_are_those_of_per_example(reduction):
+    memory, module, callback = Memory(keep=0.5), Sequences(), half()
+    module.reduction = reduction
     fit_remembering(module, memory=memory)
-    losses = per_example(F.cross_entropy)(*module.positions(data().tensors)).detach()
+    loss_fn = per_example(nn.CrossEntropyLoss(reduction=reduction))
+    losses = loss_fn(*module.positions(data().tensors)).detach()
     assert torch.allclose(memory.values[:, 0], losses)
     fit_selecting(callback, module)
     assert callback.stats.kept == EPOCHS * COUNT // 2

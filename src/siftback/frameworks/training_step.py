@@ -241,7 +241,7 @@ class LossCall:
     def __init__(self, fn: Any, args: Any, kwargs: Any, count: int, advice: str) -> None:
         bound = signature(fn).bind(*args, **kwargs).arguments
         self.name, self._count, self._advice = fn.__name__, count, advice
-        self.reduction = bound.pop("reduction", "mean")
+        self.reduction = bound.get("reduction", "mean")  # also of an example's positions
         self._whole = functools.partial(fn, *args, **kwargs)
         self._outputs, self.targets = (bound.pop(name) for name in list(bound)[:2])
         try:

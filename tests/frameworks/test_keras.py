@@ -171,6 +171,23 @@ def test_several_inputs_stay_together(kind):
     assert equal(model, plain)
 
 
+@pytest.mark.parametrize("reweights", [False, True])
+@pytest.mark.parametrize("nest", [lambda part: [part], lambda part: {"class": part}])
+def test_an_output_alone_in_a_list_or_dict_is_as_without(nest, reweights):
+    x, y = data()
+    weight, models = np.linspace(0.5, 2, COUNT, dtype="float32"), []
+    for pack in (lambda part: part, nest):
+        net, selector = network(), Unbiased(Percentile(keep=KEEP)) if reweights else None
+        inner = keras.Model(net.inputs, pack(net.outputs[0]))
+        model = SelectiveModel(inner, None if reweights else KEEP, selector=selector, warmup=0)
+        compiled(model, pack(SPARSE)).fit(
+            x, pack(y), BATCH, sample_weight=pack(weight), shuffle=False, verbose=0
+        )
+        assert model.stats.kept < COUNT
+        models.append(model)
+    assert equal(*models)
+
+
 class Counter(keras.layers.Layer):
     """Counts its calls, draws from a seed generator and reports a metric in any mode."""
 

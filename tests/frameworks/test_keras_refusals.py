@@ -8,13 +8,24 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Kakurenbo, Memory, Percentile, Stale, Unbiased
 from siftback.errors import BatchError, ConfigError, LossError
 
 keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
 
-from keras_models import BATCH, COUNT, KEEP, compiled, data, fit, network, remembering  # noqa: E402
+from keras_models import (  # noqa: E402
+    BATCH,
+    COUNT,
+    KEEP,
+    Batches,
+    compiled,
+    data,
+    fit,
+    network,
+    remembering,
+)
 
 from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel  # noqa: E402
 
@@ -151,8 +162,13 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
         remembering(memory=Stale(keep=0.5, every=2))
     with pytest.raises(ConfigError, match="not an EpochRule"):
         remembering(memory=0.5)
-    with pytest.raises(BatchError, match="1 parts"):
-        SelectiveDataset((data()[0],), memory=Memory(), epochs=3)
+    for given, name in (
+        ((data()[0],), "tuple of 1"),
+        (DataLoader(TensorDataset(*map(torch.as_tensor, data()))), "DataLoader of batches"),
+        (Batches(*data()), "Batches of batches"),
+    ):
+        with pytest.raises(BatchError, match=f"{name}: give arrays"):
+            SelectiveDataset(given, memory=Memory(), epochs=3)
     with pytest.raises(ConfigError, match="correct"):
         model.fit(remembering(memory=Kakurenbo(0.3)), epochs=3, verbose=0)
 

@@ -87,10 +87,7 @@ class KerasWrapper(keras.Model):
     outputs = property(attrgetter("model.outputs"))
     output_names = property(attrgetter("model.output_names"))
     layers = property(attrgetter("model.layers"))
-
-    def summary(self, *args: Any, **settings: Any) -> Any:
-        """Prints the summary of the wrapped model; see ``keras.Model.summary``."""
-        return self.model.summary(*args, **settings)
+    summary = property(attrgetter("model.summary"))
 
     @property
     def share(self) -> float:
@@ -162,7 +159,7 @@ class KerasWrapper(keras.Model):
         """The compiled loss of each example, times its sample weight.
 
         Args:
-            y: The targets of N examples.
+            y: The targets of N examples; like the others, also alone in a list or dict.
             y_pred: The model's output for them.
             sample_weight: One weight per example, or one for each of its positions.
 
@@ -174,13 +171,15 @@ class KerasWrapper(keras.Model):
             ConfigError: If there are several outputs.
             LossError: If the loss is not one per example.
         """
+        targets, outputs, weights = map(keras.tree.flatten, (y, y_pred, sample_weight))
+        if max(len(targets), len(outputs)) > 1:
+            raise ConfigError(several_error(type(self).__name__, "several outputs"))
+        y, y_pred, sample_weight = targets[0], outputs[0], weights[0]
         if y is None or self.loss is None:
             raise LossError(
                 f"{type(self).__name__} needs one loss per example: give targets to fit(), and a "
                 "loss to compile(), not add_loss() alone"
             )
-        if isinstance(y_pred, dict | list | tuple) or isinstance(y, dict | list | tuple):
-            raise ConfigError(several_error(type(self).__name__, "several outputs"))
         if not self._loss_of_each or self._loss_of_each.compiled is not self.loss:
             self._loss_of_each = LossOfEach(self.loss, y, y_pred)
         with torch.no_grad():
@@ -225,9 +224,7 @@ class KerasWrapper(keras.Model):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """Makes one of `get_config`'s result."""
-        model = keras.saving.deserialize_keras_object(
-            config["model"], custom_objects=custom_objects
-        )
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(**{**config, "model": model})
 
     def save_own_variables(self, store: Any) -> None:
@@ -505,7 +502,7 @@ class LossOfEach:
         factors = fit_dimensions(factors, self._ndim)
         if sample_weight is None:
             return factors
-        weights = to_tensor(sample_weight)
+        weights = to_tensor(keras.tree.flatten(sample_weight)[0])
         return fit_dimensions(weights, self._ndim) * factors.to(weights)
 
     def check_weights(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from siftback.installation import naming_extra
 
@@ -71,6 +71,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         settings: ``workers``, ``use_multiprocessing`` and ``max_queue_size`` of ``PyDataset``.
 
     Raises:
+        BatchError: If the data is a loader, or not of two or three arrays.
         ConfigError: If an argument is out of its range, or the rule needs scoring passes.
 
     >>> import keras, numpy as np
@@ -107,10 +108,11 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         self.memory = None if memory is None else checked_rule("memory", memory)
         self._data, self._collate = data, with_test(collate_fn) if self.memory else collate_fn
         self._is_arrays = isinstance(data, tuple | list)
-        if self._is_arrays and len(data) not in (2, 3):
+        is_loader = isinstance(data, DataLoader | keras.utils.PyDataset)
+        if is_loader or (self._is_arrays and len(data) not in (2, 3)):
             raise BatchError(
-                f"the data is a {type(data).__name__} of {len(data)} parts: give (x, y), "
-                "(x, y, sample_weight) or a map-style data set"
+                f"the data is a {type(data).__name__} of {'batches' if is_loader else len(data)}: "
+                "give arrays, (x, y) or (x, y, sample_weight), or a map-style data set of examples"
             )
         self._lists = tree.lists_of(tuple(data)) if self._is_arrays else frozenset()
         examples = range(tree.size(data)) if self._is_arrays else data

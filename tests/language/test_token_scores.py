@@ -25,6 +25,8 @@ def visits(count=20, seed=0):
 def test_entropies_are_those_of_the_distribution():
     logits = 5 * torch.randn(4, 6, 9, generator=seeded())
     torch.testing.assert_close(token_entropies(logits), Categorical(logits=logits).entropy())
+    barred = torch.cat([logits, torch.full((4, 6, 1), -torch.inf)], -1)
+    torch.testing.assert_close(token_entropies(barred), token_entropies(logits))
 
 
 def test_the_excess_is_over_the_last_loss_of_that_token():

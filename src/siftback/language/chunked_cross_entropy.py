@@ -32,8 +32,8 @@ def chunked_cross_entropy(
     and none for those left out. Selecting tokens (`InBatch` on ``[B, T]``) saves this and nothing
     else of a step: the layers below see every token, as the kept ones attend to the others.
 
-    Under autocast the products are in its dtype, and the losses in float32. The result can be
-    differentiated once.
+    Under autocast the products are in its dtype, and the losses in float32; of float16 with a
+    ``GradScaler``, as usual. The result can be differentiated once.
 
     Args:
         hidden: float[..., D], what the head is applied to.
@@ -54,7 +54,7 @@ def chunked_cross_entropy(
     >>> hidden = torch.tensor([[[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]], requires_grad=True)
     >>> head = torch.eye(2)
     >>> chunked_cross_entropy(hidden, head, torch.tensor([[1, -100, 0]]))
-    tensor(0.5032, grad_fn=<ChunkedCrossEntropyBackward>)
+    tensor(0.5032, grad_fn=<DivBackward0>)
     """
     weight, bias, positions, rows = check_tokens(hidden, head, labels, weights, rows)
     if not len(positions):
@@ -62,7 +62,11 @@ def chunked_cross_entropy(
             f"labels of shape {list(labels.shape)} are all {IGNORED}: there is no token to compute "
             "a loss of; skip this batch"
         )
-    scale = torch.full_like(positions, 1 / len(positions), dtype=torch.float32)
+    # Gradients are divided by the power of two, which is exact, once the factor of a GradScaler is
+    # known: for float16 those of a mean are too small, and sums of many tokens may be too large.
+    tokens = len(positions)
+    power = 1 << (tokens // max(1, min(tokens, rows) // 256)).bit_length()
+    scale = torch.full_like(positions, power / tokens, dtype=torch.float32)
     if weights is not None:
         scale = scale * weights.detach().flatten()[positions].float()
     inputs = hidden.flatten(0, -2)
@@ -71,7 +75,7 @@ def chunked_cross_entropy(
     loss: Tensor = ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
         inputs, weight, bias, labels.flatten()[positions], scale, rows
     )
-    return loss
+    return loss / power
 
 
 @torch.no_grad()
@@ -133,7 +137,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             logits, right = product.float(), labels[chunk, None]
             log_sums = logits.logsumexp(1)
             errors = (logits - log_sums[:, None]).exp_()
-            total += (log_sums - product.gather(1, right).squeeze(1).float()) @ scale[chunk]
+            # No product of vectors, which autocast rounds.
+            total += ((log_sums - product.gather(1, right).squeeze(1)) * scale[chunk]).sum()
             if not (needs_inputs or needs_weight or needs_bias):
                 continue
             errors.scatter_add_(1, right, errors.new_full((1, 1), -1.0).expand_as(right))
@@ -150,11 +155,10 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradients, multiplied by that of the loss."""
-        (scale,) = gradients
         pairs = zip(ctx.gradients, ctx.needs_input_grad, strict=False)
-        products = [value * scale.to(value) if needed else None for value, needed in pairs]
+        products = [value * gradient.to(value) if needed else None for value, needed in pairs]
         return (*products, None, None, None)
 
 

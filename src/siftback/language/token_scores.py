@@ -26,8 +26,8 @@ def token_entropies(logits: Tensor) -> Tensor:
     >>> token_entropies(torch.tensor([[0.0, 0.0], [999.0, 0.0]]))
     tensor([0.6931, 0.0000])
     """
-    log_probabilities = logits.detach().float().log_softmax(-1)
-    return (log_probabilities.exp() * -log_probabilities).sum(-1).clamp(min=0.0)
+    terms: Tensor = torch.special.entr(logits.detach().float().softmax(-1))
+    return terms.sum(-1)
 
 
 class TokenMemory:

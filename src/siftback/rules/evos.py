@@ -102,9 +102,7 @@ class EVOS(LastLossRule):
         return self.examples if self.is_whole(epoch) else count_of(self.keep, self.examples)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """Returns 1 for all examples, or `draw_fittest`."""
-        if self.is_whole(epoch):
-            return torch.ones(self.examples, dtype=torch.float32)
+        """Returns `draw_fittest`, of a pass on everything 1 for all examples."""
         count = self.count(epoch)
         return draw_fittest(self.scores(epoch), count, round(self.mutation * count), generator)
 

@@ -336,6 +336,24 @@ def test_an_example_without_a_valid_target_is_selected_last():
     assert sift.selection.positions.tolist() == SOME.ne(-100).nonzero().flatten().tolist()
 
 
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+def test_rows_without_a_valid_target_have_a_loss_of_0(weight):
+    rare = torch.full((N,), -100).index_fill_(0, torch.tensor([6]), 1)
+    model = Scale(CLASSES)
+    sift = siftback.SinglePass(
+        model, nn.CrossEntropyLoss(weight), selector=siftback.Uniform(keep=0.25)
+    )
+    found = set()
+    for _ in range(12):
+        loss = sift(INPUTS, rare)
+        is_kept = 6 in sift.selection.positions
+        found.add(is_kept)
+        each = nn.CrossEntropyLoss(weight)(model(INPUTS[6:7]), rare[6:7])
+        torch.testing.assert_close(loss, each if is_kept else torch.zeros(()))
+        assert all(part.isfinite().all() for part in gradient(model, loss))
+    assert found == {True, False}
+
+
 # Losses of three and four arguments.
 
 

@@ -76,7 +76,7 @@ class Reduction:
 
     The divisor is that of the loss function for these rows: their number, the number of their
     valid positions, the sum of the class weights of these, or 1. If all weights are 1, this is the
-    loss function of these rows alone.
+    loss function of these rows alone; of rows without any valid position it is 0, and not NaN.
 
     Args:
         loss_fn: A loss function, as for `per_example`. The terms of one without a ``reduction``, or
@@ -256,10 +256,10 @@ class Reduction:
         valid = valid.index_select(0, rows)
         weight = loss_option(self._inner, "weight", None) if self._by_class else None
         if weight is None:
-            return valid.sum()
+            return valid.sum().clamp(min=1)
         classes = targets.index_select(0, rows).masked_fill(~valid, 0)
         total: Tensor = weight[classes.long()].masked_fill(~valid, 0).sum()
-        return total
+        return total + (total == 0)
 
     def valid(self, targets: Any, count: int | None = None) -> Tensor | None:
         """Returns bool of the targets' shape, which of them count; None where all do.
@@ -297,8 +297,8 @@ class Reduction:
         """
         rows = torch.arange(len(terms), device=terms.device)
         reduced = self.reduce(terms.detach(), rows, None, *arguments, **options)
-        value = value.detach()
-        if not torch.allclose(value.to(reduced), reduced, rtol=1e-3, atol=1e-6, equal_nan=True):
+        value = value.detach().to(reduced).nan_to_num()
+        if not torch.allclose(value, reduced.nan_to_num(), rtol=1e-3, atol=1e-6):
             raise LossError(
                 f"{self} gives {float(value.mean()):g}, and the {self.name} of its losses with "
                 f'reduction="none" is {float(reduced):g}: it reduces them in an unknown way; '

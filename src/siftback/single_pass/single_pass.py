@@ -83,8 +83,8 @@ class SinglePass(nn.Module):
             pass: ``DistributedDataParallel(SinglePass(model, ...))``.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
             Its reduction is kept, see above; a function without one must return one loss per
-            example. An example without any valid target has nothing to train on, and is selected
-            last.
+            example. An example without any valid target has nothing to train on: it is ranked as
+            one of loss 0, and the loss of rows of which none has a valid target is 0.
         losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
         keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
         beta: In place of ``keep``: the exponent, at least 0.

@@ -610,6 +610,17 @@ def test_options_of_a_call_may_be_given_by_position():
         per_example(F.cross_entropy)(outputs, TOKENS, reduce=False)
 
 
+@pytest.mark.parametrize(("targets", "shape"), [(LABELS, (CLASSES,)), (TOKENS, (CLASSES, 5))])
+def test_a_call_may_ask_for_losses_without_a_reduction(targets, shape):
+    for rule, weights in ((Memory(), torch.ones(N)), (Weighing(), Weighing.weights)):
+        loader, outputs = loader_of(LABELS, rule), torch.randn(N, *shape)
+        next(iter(loader))
+        losses = loader.watch(F.cross_entropy)(outputs, targets, reduction="none")
+        expected = F.cross_entropy(outputs, targets, reduction="none")
+        weights = weights if expected.ndim == 1 else weights[:, None]
+        torch.testing.assert_close(losses, expected * weights)
+
+
 def test_the_loss_given_is_left_as_it_was():
     loss_fn = torch.compile(nn.CrossEntropyLoss(), backend="eager")
     per_example(loss_fn)

@@ -17,7 +17,7 @@ from siftback.batches.indices import check_indices
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
-from siftback.host_reads import HostReads
+from siftback.host_reads import HostReads, move
 from siftback.losses.per_example import LossFn, Reduction, check_finite
 from siftback.rules.rule import check_prediction_types
 from siftback.state import check_entries, flag, nothing, state_of
@@ -507,6 +507,9 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
             stays = None
         if weights is None and stays is None:
             return value
+        if value.ndim and isinstance(weights, Tensor) and not isinstance(stays, Tensor):
+            # The call has reduction="none", and its result is reduced by the loop.
+            return value * move(weights, value.device).view(-1, *[1] * (value.ndim - 1))
         called, arguments, options = reduction.bind(arguments, options)
         terms = called.terms(*arguments, **options)
         if not called.is_known:

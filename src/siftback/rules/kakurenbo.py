@@ -5,7 +5,7 @@ from torch import Tensor
 
 from siftback.arguments import check_share
 from siftback.errors import ConfigError
-from siftback.rules.rule import EpochRule, check_predictions, round_down, weigh_known
+from siftback.rules.rule import LastLossRule, check_predictions, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
 
@@ -37,7 +37,7 @@ def hidden_examples(
     return lowest & correct & (confidence >= threshold)
 
 
-class Kakurenbo(EpochRule):
+class Kakurenbo(LastLossRule):
     """KAKURENBO: hides the examples of lowest loss that are predicted correctly and confidently.
 
     Nguyen et al. 2023, *KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training*. At
@@ -106,10 +106,6 @@ class Kakurenbo(EpochRule):
         self.ratio = check_share("ratio", ratio)
         self.threshold = check_share("threshold", threshold, most=True)
 
-    def scores(self, epoch: int) -> Tensor:
-        """Returns float32[examples], the remembered losses."""
-        return self.values[:, 0]
-
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns 0 for hidden examples, see `hidden_examples`."""
         losses, correct, confidence = self.values.unbind(1)
@@ -131,6 +127,7 @@ class Kakurenbo(EpochRule):
         *,
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
+        **_: Tensor | None,
     ) -> None:
         """Remembers the losses, correctness and confidence.
 

@@ -52,8 +52,10 @@ class SeTa(LastLossRule):
     ``t mod (k - w + 1)``, so that it slides from easy to hard and then starts again; draw 0 keeps
     all groups.
 
-    At the end all examples are trained on. (The paper's code still prunes the random share then;
-    with ``ratio=0`` the two are the same.) Ideal cost per example of an epoch with share s kept, in
+    Draw 0 is the first by losses, after an epoch on everything. (In the paper's code it is that of
+    the first epoch, when all losses are equal, so that the window slides an epoch earlier.) At the
+    end all examples are trained on. (The paper's code still prunes the random share then; with
+    ``ratio=0`` the two are the same.) Ideal cost per example of an epoch with share s kept, in
     forwards (1) and backwards (2): 3s, where s depends on the distribution of the losses over the
     groups, and is not known in advance.
 

@@ -71,10 +71,11 @@ class SelectiveLoader:
 
     With a model, a loss function and ``keep`` (or a selector), **after they are read**:
     Selective-Backprop (Jiang et al. 2019, Algorithm 1). Each batch of the wrapped loader is scored
-    by a forward pass, each example is kept with probability ``CDF_R(loss)^beta``, and kept examples
-    are pooled into full batches, and epochs are shorter. Ideal cost per example of a pass with
-    share s kept, in forwards (1) and backwards (2): ``3s`` with memory, ``1 + 3s`` with a scoring
-    pass, instead of 3.
+    by a forward pass, each example is kept with probability ``CDF_R(loss)^beta``, scaled within the
+    batch so that as many are kept of each unless ``exact=False``, and kept examples are pooled into
+    full batches, and epochs are shorter. Ideal cost per example of a pass with share s kept, in
+    forwards (1) and backwards (2): ``3s`` with memory, ``1 + 3s`` with a scoring pass, instead of
+    3.
 
     Args:
         loader: Any iterable of batches, iterated once an epoch. With ``memory=``, a ``DataLoader``

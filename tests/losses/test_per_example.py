@@ -185,6 +185,20 @@ def test_without_ignored_positions_nothing_changes():
     torch.testing.assert_close(per_example(F.cross_entropy)(PIXELS, LABELS), values)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_large_image_in_half_precision_has_the_mean_of_its_pixels(reduction):
+    outputs = torch.randn(2, 3, 260, 260).half().requires_grad_()
+    targets = torch.randint(3, (2, 260, 260))
+    targets[0, :2] = -100
+    losses = per_example(nn.CrossEntropyLoss(reduction=reduction))(outputs, targets)
+    exact = outputs.detach().float().requires_grad_()
+    expected = per_example(F.cross_entropy)(exact, targets)
+    torch.testing.assert_close(losses, expected, rtol=1e-3, atol=0)
+    (found,) = torch.autograd.grad(losses.sum() * 2**12, outputs)
+    (right,) = torch.autograd.grad(expected.sum() * 2**12, exact)
+    torch.testing.assert_close(found.float(), right, rtol=0.01, atol=1e-4)
+
+
 def test_targets_that_are_probabilities_ignore_no_position():
     targets = torch.rand(6, 4, 5, 5)
     expected = F.cross_entropy(PIXELS, targets, reduction="none").flatten(1).mean(1)

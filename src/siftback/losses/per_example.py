@@ -32,12 +32,13 @@ def per_example(loss_fn: LossFn) -> LossFn:
     """Returns the same loss function, with one loss per example.
 
     A loss function that takes a ``reduction``, as those of ``torch.nn`` and
-    ``torch.nn.functional`` do, is called with ``reduction="none"``, and its result is averaged
-    over all dimensions but the first, or summed if its reduction is "sum" or "batchmean". With an
-    ``ignore_index``, only the valid positions count, those whose target is another class. The loss
-    of an example without one has no value and is NaN, which nothing takes for an easy example: see
-    ``on_nonfinite`` of a `SelectiveLoader`, and ``mask`` of `InBatch.select`. Its gradient is 0.
-    A CTC loss is divided by the length of its target, as its mean is.
+    ``torch.nn.functional`` do, is called with ``reduction="none"``, and its result is averaged, in
+    float32 at least, over all dimensions but the first, or summed if its reduction is "sum" or
+    "batchmean". With an ``ignore_index``, only the valid positions count, those whose target is
+    another class. The loss of an example without one has no value and is NaN, which nothing takes
+    for an easy example: see ``on_nonfinite`` of a `SelectiveLoader`, and ``mask`` of
+    `InBatch.select`. Its gradient is 0. A CTC loss is divided by the length of its target, as its
+    mean is.
 
     Any other function is returned unchanged, and must return one loss per example itself.
 
@@ -185,6 +186,8 @@ class Reduction:
                 f"were broadcast to losses of shape {list(values.shape)}: give both the same "
                 "shape, such as by targets[:, None] or outputs.squeeze(1)"
             )
+        # The sums and counts of an image are beyond half precision, of which users' losses may be.
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
         if self._by_length and self.name == "mean":
             lengths = torch.as_tensor(self._argument("target_lengths", arguments, options))
             values = values / lengths.to(values.device).clamp(min=1)
@@ -221,9 +224,7 @@ class Reduction:
 
     def per_example(self, *arguments: Any, **options: Any) -> Tensor:
         """Returns float[N], the losses per example."""
-        reduction = self
-        if options or len(arguments) > 2:
-            reduction, arguments, options = self.bind(arguments, options)
+        reduction, arguments, options = self.bind(arguments, options)
         return reduction.losses(reduction.terms(*arguments, **options), *arguments, **options)
 
     def bind(self, arguments: Any, options: Any) -> tuple["Reduction", Any, Any]:

@@ -52,8 +52,8 @@ class UCB(EpochRule):
     an epoch with share s kept, in forwards (1) and backwards (2): 3s. The number of examples drawn
     depends on how many had a loss so far, and is not known in advance.
 
-    The bound uses the standard deviation, in the unit of the loss; some public code adds the
-    variance itself.
+    The bound uses the standard deviation, in the unit of the loss, and the averages begin with the
+    first loss; some public code adds the variance itself, and begins both averages with 0.
 
     Args:
         keep: Share of the examples with known losses to keep, in (0, 1].

@@ -113,13 +113,7 @@ class TrainingStep:
         )
 
     def catch_losses(
-        self,
-        weights: Tensor | None,
-        args: Any,
-        kwargs: Any,
-        count: int,
-        *,
-        checks: bool,
+        self, weights: Tensor | None, args: Any, kwargs: Any, count: int, *, checks: bool
     ) -> tuple[Any, "CaughtLosses"]:
         """Runs the step, and catches its loss functions.
 

@@ -70,12 +70,7 @@ def steps(share: float, at: tuple[float, ...], factor: float) -> float:
     return factor ** sum(share >= start for start in at)
 
 
-RATES: dict[str, Rate] = {
-    "step": step,
-    "cosine": cosine,
-    "onecycle": onecycle,
-    "constant": constant,
-}
+RATES: dict[str, Rate] = {rate.__name__: rate for rate in (step, cosine, onecycle, constant)}
 
 
 def find_rate(name: str, epochs: float | None) -> Rate:

@@ -326,6 +326,10 @@ def test_a_subset_is_the_training_set_and_is_recorded(tmp_path: Path) -> None:
     write_subset(path, table, kept, {"drop": 0.25})
     data = load("digits", COUNT)
     assert read_subset(path, QUICK, data).equal(kept)
+    assert read_subset(path, QUICK, load("digits", COUNT, flipped=0.1)).equal(kept)
+    reordered = replace(data, train_labels=data.train_labels.flip(0))  # as of a file sorted since
+    with pytest.raises(ConfigError, match="200 examples, are 200, of other labels"):
+        read_subset(path, QUICK, reordered)
 
     asked = replace(QUICK, subset=str(path))
     plan = Plan(asked, ["traditional"], [0.5], [0])

@@ -101,10 +101,14 @@ class DataSet:
         return {"classes": self.classes, "channels": channels, "size": self.size}
 
     @property
+    def former_labels(self) -> Tensor:
+        """The training labels before some of them were made wrong: int64 [N]."""
+        return self.train_labels if self.true_labels is None else self.true_labels
+
+    @property
     def flipped(self) -> Tensor:
         """Which training labels are known to be wrong: bool [N]."""
-        true = self.train_labels if self.true_labels is None else self.true_labels
-        return self.train_labels != true
+        return self.train_labels != self.former_labels
 
     @property
     def group_numbers(self) -> Tensor:

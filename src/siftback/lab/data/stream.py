@@ -9,14 +9,7 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment, on_device
-from siftback.lab.data.data_set import (
-    IGNORED,
-    PAD,
-    DataSet,
-    ImageData,
-    TableData,
-    lengths_of,
-)
+from siftback.lab.data.data_set import IGNORED, PAD, DataSet, ImageData, TableData, lengths_of
 
 Batch = tuple[Tensor, Tensor]
 

@@ -7,6 +7,7 @@ file of one column, ``index``: ``siftback score`` and ``prune``.
 """
 
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -487,8 +488,9 @@ def write_subset(path: Path, table: Scores, indices: Tensor, options: dict[str, 
         indices: int64[k].
         options: How they were chosen.
     """
-    origin = {"asked": options, "examples": len(table.labels), "scores": table.origin}
-    write_columns(path, {"index": indices}, origin)
+    labels = zlib.crc32(table.labels.numpy().tobytes())
+    origin = {"examples": len(table.labels), "labels": labels, "scores": table.origin}
+    write_columns(path, {"index": indices}, {"asked": options} | origin)
 
 
 def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:
@@ -510,8 +512,11 @@ def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:
         for name in PLACE
         if arguments.get(name) != now[name]
     ]
-    if changed or count != len(data.train_labels):
-        difference = "; ".join(changed) or f"{count} examples, are {len(data.train_labels)}"
+    labels = zlib.crc32(data.former_labels.numpy().tobytes())
+    has_other_labels = data.has_classes and origin.get("labels", labels) != labels
+    if changed or has_other_labels or count != len(data.train_labels):
+        other = ", of other labels" * has_other_labels
+        difference = "; ".join(changed) or f"{count} examples, are {len(data.train_labels)}{other}"
         raise ConfigError(
             f"{path} was chosen from other training examples ({difference}): give the same options "
             "as to siftback score, or score again"

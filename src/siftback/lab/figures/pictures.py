@@ -65,7 +65,7 @@ def take_pictures(
     pictures = []
     for index, caption in zip(indices, captions, strict=True):
         label = int(data.train_labels[index])
-        true = label if data.true_labels is None else int(data.true_labels[index])
+        true = int(data.former_labels[index])
         wrong = f", truly {data.names[true]}" if true != label else ""
         image = data.train_inputs[index].permute(1, 2, 0).contiguous().numpy()
         pictures.append(Picture(image, data.names[label], f"{caption}{wrong}", row))

@@ -228,10 +228,7 @@ def stage(
     block: Callable[[int, int, int], nn.Module], inputs: int, outputs: int, count: int, stride: int
 ) -> Layers:
     """Returns a number of blocks, of which the first has the stride and changes the channels."""
-    return [
-        block(inputs, outputs, stride),
-        *(block(outputs, outputs, 1) for _ in range(count - 1)),
-    ]
+    return [block(inputs, outputs, stride), *(block(outputs, outputs, 1) for _ in range(count - 1))]
 
 
 def resnet(

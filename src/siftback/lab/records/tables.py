@@ -61,11 +61,7 @@ def pivot(cells: Iterable[tuple[Mapping[str, str], str, str]]) -> list[dict[str,
 
 
 def terminal(
-    rows: Rows,
-    *,
-    title: str = "",
-    caption: str = "",
-    wrapped: Collection[str] | None = None,
+    rows: Rows, *, title: str = "", caption: str = "", wrapped: Collection[str] | None = None
 ) -> Table:
     """Rows as a table for a terminal: words at the left, numbers at the right.
 

@@ -19,12 +19,7 @@ from siftback.lab.forward import ExampleLosses, batch_stream, build_model, examp
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.strategy import (
-    LoaderBatches,
-    ProgressSchedule,
-    Strategy,
-    fresh_scorer,
-)
+from siftback.lab.strategies.strategy import LoaderBatches, ProgressSchedule, Strategy, fresh_scorer
 
 ROUNDS = 11
 

@@ -22,11 +22,7 @@ from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.settings import Settings, parse_number
 from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches
 from siftback.lab.strategies.after_reading import AfterReading, ScoredElsewhere, proxy_scorer
-from siftback.lab.strategies.before_reading import (
-    BeforeReading,
-    annealed_memory,
-    memory_options,
-)
+from siftback.lab.strategies.before_reading import BeforeReading, annealed_memory, memory_options
 from siftback.lab.strategies.strategy import IdealCost, Strategy, fresh_scorer
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
 

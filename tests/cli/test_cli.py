@@ -131,6 +131,26 @@ def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
     model.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
 
 
+def test_one_model_is_trained_into_a_folder(call: Call, tmp_path: Path) -> None:
+    train = ("train", *QUICK, "--strategy", "traditional", "--out", tmp_path)
+    assert call(*train)[0] == 0
+    weights = (tmp_path / "weights.pt").read_bytes()
+    assert call(*train, "--resume")[0] == 0
+    status, _, err = call(*train, "--resume", "--seed", "1")
+    assert status == 2
+    assert f"{tmp_path} holds records/traditional-seed0.jsonl, and one model is" in err
+    assert (tmp_path / "weights.pt").read_bytes() == weights
+
+
+@pytest.mark.filterwarnings("default:Memory leaves nothing out")
+def test_a_warning_is_a_line_without_a_path(call: Call, tmp_path: Path) -> None:
+    status, _, err = call("train", *QUICK[:-2], "--strategy", "Memory()", "--out", tmp_path)
+    assert status == 0
+    assert "warning: Memory leaves nothing out of 1 epochs" in err
+    assert "UserWarning" not in err
+    assert ".py" not in err
+
+
 def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path) -> None:
     train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
     assert call(*train, "--out", tmp_path / "whole")[0] == 0

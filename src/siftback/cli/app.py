@@ -8,6 +8,7 @@ completion and errors of the command line do not wait for it.
 import importlib
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
@@ -107,6 +108,7 @@ def root(
 
 def main() -> None:
     """Runs the command line; an error that is not a defect of ours is a line, not a traceback."""
+    warnings.showwarning = print_warning
     try:
         app()
     except SiftbackError as error:
@@ -123,6 +125,11 @@ def main() -> None:
 def print_error(text: str) -> None:
     """Prints an error in red."""
     Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False, style="red")
+
+
+def print_warning(message: Warning | str, *where: Any, **others: Any) -> None:
+    """Prints a warning without its place in the code, as `warnings.showwarning`."""
+    Console(stderr=True, soft_wrap=True).print(f"warning: {message}", markup=False, highlight=False)
 
 
 def show_json(value: Any) -> None:

@@ -150,20 +150,25 @@ def train_command(
     import torch
 
     from siftback.lab.experiments.comparison import Plan
+    from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.folder import atomic_write
 
     keeps = keeps_of(keep, beta, [strategy])
     if len(keeps) > 1:
         option = f"--keep {keep}" if beta is None else f"--beta {beta}"
-        raise ConfigError(
-            f"{option}: give one, as one model is trained; siftback compare trains several"
-        )
+        raise ConfigError(f"{option}: give one; siftback compare trains several models")
 
     def save(_: Any, trained: "nn.Module") -> None:
         with atomic_write(out / "weights.pt") as path, path.open("wb") as file:
             torch.save(trained.state_dict(), file)
 
     plan = Plan(settings_of(values), [strategy], keeps, [seed], matched=False)
+    before = Comparison.recover(out) if options["resume"] else None
+    if others := {run.record for run in before.runs} - {plan.runs()[0].record} if before else ():
+        raise ConfigError(
+            f"{out} holds {', '.join(sorted(others))}, and one model is trained into a folder, as "
+            "weights.pt is its alone: give another --out, or --overwrite to lose what it holds"
+        )
     train_plan(plan, [], out, save, **options)
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., None]
 
-# Where an option's default is not the setting's, or is written in percent.
-DEFAULTS = {"data": "digits", "tail": "0%"}
+# Where an option's default is not the setting's.
+DEFAULTS = {"data": "digits"}
 
 # More threads than these for each processor only wait, and very many end the process.
 THREADS_PER_PROCESSOR = 8

@@ -235,9 +235,9 @@ class Settings:
         "Training on everything before a strategy selects: epochs such as 1e, a share such as "
         "15%, or 0. By default 15% for Memory, and 1e for those that select in batches.",
         _ANY, parse_warmup] = None
-    tail: Annotated[float,
-        "Share of training at the end in which a rule selects no more; Memory() has its own.",
-        _SHARE, parse_share] = 0.0
+    tail: Annotated[float | None,
+        "Share of training at the end in which a rule selects no more, such as 20%; by default the "
+        "rule's own, as of Memory(), and 0% leaves that out.", _SHARE, parse_share] = None
     decay: Annotated[float,
         "How much of an old loss Memory remembers.", _SHARE] = 0.0
     subset: Annotated[str | None,
@@ -261,13 +261,14 @@ class Settings:
         self._check_length()
         rates.find_rate(self.rate, self.epochs or self.budget)
         kinds_of(self.observe)
-        if isinstance(self.warmup, Share) and self.warmup.value + self.tail >= 1:
+        tail = self.tail or 0.0
+        if isinstance(self.warmup, Share) and self.warmup.value + tail >= 1:
             raise ConfigError(
-                f"warmup={self.warmup.value:g} and tail={self.tail:g} leave no training in "
-                "between: give shares of less than 1 together"
+                f"warmup={self.warmup.value:g} and tail={tail:g} leave no training in between: "
+                "give shares of less than 1 together"
             )
         length = self.epochs or self.budget or math.inf
-        if isinstance(self.warmup, Epochs) and 0 < self.warmup.value >= length * (1 - self.tail):
+        if isinstance(self.warmup, Epochs) and 0 < self.warmup.value >= length * (1 - tail):
             raise ConfigError(
                 f"warmup={self.warmup.value}e in a training of {length:g} epochs leaves none to "
                 "select in: give a shorter warm-up, such as 0, or a longer training"
@@ -294,7 +295,9 @@ class Settings:
         """Returns the settings as records have them: data and a subset by name, not by path."""
         from siftback.lab.data.source import recorded_name
 
-        values = asdict(self) | {"data": recorded_name(self.data)}
+        # A tail that was not asked for has been 0 since the first records.
+        tail = {None: 0.0, 0.0: "0%"}.get(self.tail, self.tail)
+        values = asdict(self) | {"data": recorded_name(self.data), "tail": tail}
         if self.warmup is not None:
             amount = self.warmup.value
             values["warmup"] = (

@@ -4,7 +4,8 @@ import pytest
 
 from siftback import Epochs, Share
 from siftback.errors import ConfigError
-from siftback.lab.settings import parse_duration, parse_numbers, parse_setting
+from siftback.lab.settings import Settings, parse_duration, parse_numbers, parse_setting
+from siftback.lab.strategies.table import STRATEGIES
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ def test_no_times(text: str) -> None:
         ("warmup", "0", Epochs(0)),
         ("warmup", "none", None),
         ("tail", "12.5%", 0.125),
+        ("tail", "0%", 0.0),
+        ("tail", "none", None),
         ("evaluate_at", "0.01,2%,1/4", (0.01, 0.02, 0.25)),
     ],
 )
@@ -50,6 +53,16 @@ def test_each_setting_has_its_type(name: str, text: str, value: object) -> None:
     found = parse_setting(name, text)
     assert found == value
     assert type(found) is type(value)
+
+
+def test_no_tail_is_another_setting_than_a_rule_s_own() -> None:
+    asked, default = (Settings("digits", epochs=10.0, tail=tail) for tail in (0.0, None))
+    memory, plain = STRATEGIES["sb-memory-default"], STRATEGIES["sb-memory-ratio"]
+    assert [memory.tail_share(settings) for settings in (asked, default)] == [0.0, 0.45]
+    assert [plain.tail_share(settings) for settings in (asked, default)] == [0.0, 0.0]
+    assert STRATEGIES["infobatch"].tail_share(Settings("digits", time_budget=9.0)) == 0.125
+    # Records have 0 where none was asked for.
+    assert [settings.recorded()["tail"] for settings in (asked, default)] == ["0%", 0.0]
 
 
 @pytest.mark.parametrize(

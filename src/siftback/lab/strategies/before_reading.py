@@ -38,9 +38,9 @@ class BeforeReading(LoaderBatches):
         if self.rule.needs_passes:
             return Schedule(warmup=Epochs(settings.whole_warmup))
         tail = job.strategy.tail_share(settings)
-        if not job.strategy.own_schedule or (settings.epochs or settings.budget) is None:
+        if not job.strategy.own_schedule or not (settings.epochs or settings.budget):
             return ProgressSchedule(self.done, settings.warmup or Epochs(0), 1 - tail)
-        if settings.budget is None:
+        if not settings.budget:
             return self.rule.schedule
         warmup = settings.warmup_epochs(settings.budget)
         first = round(warmup)
@@ -139,6 +139,6 @@ def memory_options(settings: Settings) -> dict[str, Any]:
     return {
         "floor": settings.floor,
         "warmup": settings.warmup or Epochs(0),
-        "tail": Share(settings.tail),
+        "tail": Share(settings.tail or 0.0),
         "decay": settings.decay,
     }

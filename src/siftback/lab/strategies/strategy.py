@@ -516,9 +516,9 @@ class Strategy:
 
     def tail_share(self, settings: Settings) -> float:
         """Returns the last share of a training that is on everything."""
-        length = settings.epochs or settings.budget
-        if settings.tail or not length:
-            return settings.tail or self.tail
+        if settings.tail is not None:
+            return settings.tail
+        length = settings.epochs or settings.budget or math.inf
         return max(0.0, min(self.tail, 1 - self.tail_after / length))
 
     def warmed(self, settings: Settings) -> Settings:

@@ -29,7 +29,7 @@ from scipy.special import stdtrit
 
 from goals import Goal, begin, options, report
 from siftback.lab.experiments.comparison import Plan
-from siftback.lab.experiments.warm_up import KEEP, warm_up
+from siftback.lab.experiments.warm_up import warm_up
 from siftback.lab.figures.budget_ratios import BudgetRatio
 from siftback.lab.figures.pays import (
     DEFAULT,
@@ -45,6 +45,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.environment import environment
 from siftback.lab.records.folder import comparison_folders, is_comparison
 from siftback.lab.records.tables import markdown
+from siftback.lab.strategies.strategy import OWN_SHARE
 from siftback.rules.forecast import MOST_EPOCHS, effective_share
 from siftback.rules.memory import TAIL, TAIL_AFTER
 
@@ -98,7 +99,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
         name: plan
         for recipe, folder in RECORDS.items()
         for name, plan in find_recipe(recipe).plans(Scale.FULL).items()
-        if any(f"{rule}@{KEEP}" in plan.strategies for rule in (DEFAULT, WITHOUT_TAIL))
+        if any(f"{rule}@{OWN_SHARE}" in plan.strategies for rule in (DEFAULT, WITHOUT_TAIL))
         and (plan.settings.budget or 0) > 1
         and (recipe == "pays" or is_comparison(folder / f"{recipe}-full" / name))
     }

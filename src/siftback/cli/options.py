@@ -297,7 +297,7 @@ def keeps_of(keep: str | None, beta: str | None, strategies: Sequence[str]) -> l
         ConfigError: If both are given, if one is no list of shares, or if none of the strategies
             goes by it.
     """
-    from siftback.lab.experiments.comparison import goes_by_keep
+    from siftback.lab.experiments.comparison import check_keep_used
 
     if keep is not None and beta is not None:
         raise ConfigError(f"--keep {keep} and --beta {beta}: give one, keep = 1/(beta+1)")
@@ -308,11 +308,8 @@ def keeps_of(keep: str | None, beta: str | None, strategies: Sequence[str]) -> l
         if any(exponent < 0 for exponent in exponents):
             raise ConfigError(f"--beta {beta}: give exponents of at least 0")
         shares = [1 / (exponent + 1) for exponent in exponents]
-    if (keep or beta) and not any(map(goes_by_keep, strategies)):
-        raise ConfigError(
-            f"--{'keep' if keep else 'beta'} {keep or beta}: {', '.join(strategies)} would not go "
-            "by it; give a strategy a share of its own, such as 'Memory(keep=0.5)', or leave it out"
-        )
+    if keep or beta:
+        check_keep_used(f"--{'keep' if keep else 'beta'} {keep or beta}", strategies)
     return shares
 
 

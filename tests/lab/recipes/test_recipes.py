@@ -271,6 +271,18 @@ def test_what_is_wrong_is_told_with_file_and_key(own, old, new, said):
         read_recipe(own(OWN.replace(old, new)))
 
 
+def test_a_share_to_keep_that_no_strategy_goes_by_is_refused(own, tmp_path):
+    recipe = read_recipe(own(OWN.replace('"sb", "random@0.25"', '"Memory()", "random@0.25"')))
+    with pytest.raises(ConfigError, match=r"keep of recipe own: traditional, Memory\(\), random@0"):
+        recipe_plans(recipe, "small", tmp_path)
+    plans = recipe_plans(recipe, "small", tmp_path, parse_changes(["strategies=Memory(),sb"]))
+    assert all(plan.keeps == (0.5,) for plan in plans.values())
+    without = read_recipe(own(OWN.replace('"sb", "random@0.25"', '"rs2@0.5"').replace("keep", "#")))
+    assert len(recipe_plans(without, "small", tmp_path)) == 2
+    with pytest.raises(ConfigError, match=r"keep of recipe own: traditional, rs2@0.5 would not go"):
+        recipe_plans(without, "small", tmp_path, {"keep": [0.5]})
+
+
 def test_a_data_set_that_is_none_is_told_before_anything_runs(own, tmp_path):
     recipe = read_recipe(own(OWN.replace('"digits"', '"digit"')))
     with pytest.raises(ConfigError, match="'digit'"):

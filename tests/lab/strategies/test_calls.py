@@ -61,8 +61,8 @@ def test_a_plan_has_names_as_records_have_them():
         Settings("digits", epochs=1), ["traditional", "Memory()"], [0.25, 0.5], [0], matched=False
     )
     assert plan.arguments()["strategies"] == ["traditional", "sb-memory-default"]
-    # Its share is its own, so that it is trained once.
+    # Its share is its own, so that it is trained once, under one name whatever others keep.
     assert [run.name for run in plan.runs()] == [
         "traditional-seed0",
-        "sb-memory-default-keep0.25-seed0",
+        "sb-memory-default-keep0.5-seed0",
     ]

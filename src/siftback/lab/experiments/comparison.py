@@ -21,6 +21,7 @@ from siftback.lab.length import BACKWARD, FORWARD, Length
 from siftback.lab.records.comparison_record import Comparison, RecordWriter
 from siftback.lab.records.environment import environment
 from siftback.lab.records.folder import PACKED, atomic_write, is_comparison, locked, record_names
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RECORDS, RunSummary
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
@@ -29,7 +30,7 @@ from siftback.lab.run.progress import TENSORBOARD, Reporter
 from siftback.lab.run.train import Training, train
 from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost
-from siftback.lab.strategies.strategy import learns
+from siftback.lab.strategies.strategy import OWN_SHARE, learns
 from siftback.lab.strategies.table import find_strategy, name_of_call
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
@@ -116,13 +117,13 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
 
     >>> parse_entry("sb", [0.5]), parse_entry("kath18@1/3", [0.5])
     (('sb', [0.5]), ('kath18', [0.3333333333333333]))
-    >>> parse_entry("sb-memory-default", [0.25, 0.5])  # which has a share of its own
-    ('sb-memory-default', [0.25])
+    >>> parse_entry("sb-memory-default", [0.25, 0.75])  # which has a share of its own
+    ('sb-memory-default', [0.5])
     """
     name, at, share = text.partition("@")
     strategy = find_strategy(name)
     if not at:
-        keeps = keeps[:1] if strategy.has_own_share else keeps
+        keeps = [OWN_SHARE] if strategy.has_own_share else keeps
         return name, keeps if strategy.selects else [1.0]
     if not strategy.selects:
         raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
@@ -144,6 +145,23 @@ def goes_by_keep(entry: str) -> bool:
     name, at, _ = name_of_call(entry).partition("@")
     strategy = find_strategy(name)
     return strategy.selects and not at and not strategy.has_own_share
+
+
+def check_keep_used(option: str, entries: Sequence[str]) -> None:
+    """Checks that a share to keep that was asked for is not ignored.
+
+    Args:
+        option: What an error begins with.
+        entries: The strategies that it was asked for.
+
+    Raises:
+        ConfigError: If none of them goes by it.
+    """
+    if not any(map(goes_by_keep, entries)):
+        raise ConfigError(
+            f"{option}: {listed(entries)} would not go by it; give a strategy a share of its own, "
+            "such as 'Memory(keep=0.5)', or leave it out"
+        )
 
 
 def check_strategy(run: Run, settings: Settings) -> None:

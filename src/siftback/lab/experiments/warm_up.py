@@ -11,8 +11,7 @@ from siftback.lab.experiments.comparison import Plan, prepare_data
 from siftback.lab.run.train import Training
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.before_reading import BeforeReading
-
-STRATEGY, KEEP = "sb-memory-default", 0.5  # a name of the share that follows the losses
+from siftback.lab.strategies.strategy import OWN_SHARE
 
 
 class WarmUp(NamedTuple):
@@ -49,7 +48,7 @@ def warm_up(
     """
     if settings.budget is None:
         raise ConfigError("a warm-up without a budget: give the length of training as budget=")
-    plan = Plan(settings, [f"{STRATEGY}@{KEEP}"], [KEEP], [seed], matched=False)
+    plan = Plan(settings, ["Memory()"], [OWN_SHARE], [seed], matched=False)
     training = Training(plan.runs()[0], settings, prepare_data(plan))
     batches, done = training.batches, 0.0
     assert isinstance(batches, BeforeReading)

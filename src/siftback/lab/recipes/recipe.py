@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from siftback.lab import models
 from siftback.lab.data.load import NAMES, PUBLISHED, training_examples
 from siftback.lab.data.source import parse_address
 from siftback.lab.data.texts import LENGTH
-from siftback.lab.experiments.comparison import Plan, is_finished
+from siftback.lab.experiments.comparison import Plan, check_keep_used, is_finished
 from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.figure import Analysis
 from siftback.lab.figures.writing import write_analysis
@@ -333,12 +334,23 @@ def recipe_plans(
         scale: Which scale.
         out: The folder of all runs.
         changes: What to take in place of what the files say.
+
+    Raises:
+        ConfigError: If a share to keep is asked for by which no comparison would go.
     """
-    return {
+    trained = recipes_used(recipe)
+    plans = {
         out / f"{used.name}-{scale}" / name: plan
-        for used in recipes_used(recipe)
+        for used in trained
         for name, plan in used.plans(scale, changes).items()
     }
+    tables = [table for used in trained for table in used.comparisons[scale].values()]
+    if any("keep" in table for table in (*tables, changes or ())):
+        entries = chain.from_iterable(
+            {**table, **(changes or {})}["strategies"] for table in tables
+        )
+        check_keep_used(f"keep of recipe {recipe.name}", list(entries))
+    return plans
 
 
 def draw_recipe(

@@ -275,8 +275,8 @@ def pair_seeds(runs: pd.DataFrame, label: str, baseline: str, column: str) -> li
     """
     # Not by queries of the table, which take many times as long for as few rows.
     rows = list(zip(runs.label, runs.seed, runs[column], strict=True))
-    bases = {seed: value for of, seed, value in rows if of == baseline}
-    return [(value, bases[seed]) for of, seed, value in rows if of == label and seed in bases]
+    bases = {seed: value for name, seed, value in rows if name == baseline}
+    return [(value, bases[seed]) for name, seed, value in rows if name == label and seed in bases]
 
 
 def paired_differences(runs: pd.DataFrame, label: str, baseline: str) -> list[float]:

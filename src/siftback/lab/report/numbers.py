@@ -7,7 +7,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.report.verdict import Verdict, verdicts
-from siftback.lab.strategies.table import library_name
+from siftback.lab.strategies.table import STRATEGIES, library_name
 
 _COUNTED = (
     "keep_measured",
@@ -23,13 +23,15 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
     """Returns the results of a comparison, for JSON.
 
     Returns:
-        ``folder``; ``metric``, by which it was judged; ``configurations``, each with its final and
-        best error or loss, mean and sample standard deviation over the seeds, the means of its
-        counts, and its ``speedups`` in seconds over Traditional by multiples of Traditional's final
-        error, the medians of :func:`siftback.lab.records.frame.speedups`; and ``verdicts``, as
-        `verdict_numbers` gives them.
+        ``folder``; ``metric``, by which it was judged; ``configurations``, each with its share to
+        keep, None where the strategy finds that itself, its final and best error or loss, mean and
+        sample standard deviation over the seeds, the means of its counts, and its ``speedups`` in
+        seconds over Traditional by multiples of Traditional's final error, the medians of
+        :func:`siftback.lab.records.frame.speedups`; and ``verdicts``, as `verdict_numbers` gives
+        them.
     """
     runs = read_runs(comparison)
+    automatic = {name for name, strategy in STRATEGIES.items() if strategy.has_own_share}
     faster = speedups(comparison) if TRADITIONAL in set(runs.label) else {}
     return {
         "folder": str(comparison.folder),
@@ -39,7 +41,9 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
                 "label": label,
                 "strategy": group.strategy.iloc[0],
                 "matched_to": group.matched_to.iloc[0] or None,
-                "keep": float(group.keep_asked.iloc[0]),
+                "keep": None
+                if {*group.strategy, *group.matched_to} & automatic
+                else group.keep_asked.iloc[0],
                 "seeds": sorted(map(int, group.seed)),
                 "final": mean_and_spread(group.final)._asdict(),
                 "best": mean_and_spread(group.best)._asdict(),

@@ -35,6 +35,9 @@ from siftback.lab.settings import Run, Settings
 
 AN_EPOCH = Epochs(1)
 
+OWN_SHARE = 0.5
+"""The share in the names of runs by a strategy that finds its share itself, whatever was asked."""
+
 SAMPLE = 2000  # examples whose scores are compared with losses
 
 TokenScore = Literal["loss", "reference", "memory", "entropy", "random"]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -346,10 +345,8 @@ def recipe_plans(
     }
     tables = [table for used in trained for table in used.comparisons[scale].values()]
     if any("keep" in table for table in (*tables, changes or ())):
-        entries = chain.from_iterable(
-            {**table, **(changes or {})}["strategies"] for table in tables
-        )
-        check_keep_used(f"keep of recipe {recipe.name}", list(entries))
+        names = [name for table in tables for name in {**table, **(changes or {})}["strategies"]]
+        check_keep_used(f"keep of recipe {recipe.name}", names)
     return plans
 
 

@@ -17,7 +17,6 @@ from siftback.arguments import (
     is_number,
 )
 from siftback.errors import ConfigError
-from siftback.selectors.selection import check_untrained
 
 
 @dataclass(frozen=True, repr=False)
@@ -384,7 +383,7 @@ class StepSchedule:
         steps_per_epoch: int | None,
     ) -> None:
         self.selector_keep, self._epochs = float(selector.keep), check_epochs(epochs)
-        self._selector, self._is_begun = selector, False
+        self._selector = type(selector).__name__
         if schedule is None and steps_per_epoch is None:
             schedule = Schedule(warmup=Epochs(0))
             if selector.needs_scores:
@@ -410,14 +409,7 @@ class StepSchedule:
         self._steps = check_integer("steps_per_epoch", steps_per_epoch, 1)
 
     def keep(self, step: int) -> float | None:
-        """Returns the share to keep in a step, from 0; None while selection is off.
-
-        Raises:
-            ConfigError: If the selector has learned in another training.
-        """
-        if step == 0 and not self._is_begun:
-            check_untrained(self._selector)
-        self._is_begun = True
+        """Returns the share to keep in a step, from 0; None while selection is off."""
         done, batch = step / self._steps, step % self._steps
         if not self._schedule.is_on(done, self._epochs, batch=batch):
             return None
@@ -425,7 +417,7 @@ class StepSchedule:
 
     def settings(self) -> dict[str, Any]:
         """Returns what a state must have been saved with; of one that is always on, no times."""
-        settings = {"selector": type(self._selector).__name__, "keep": self.selector_keep}
+        settings = {"selector": self._selector, "keep": self.selector_keep}
         if self._schedule.is_always_on:
             return settings
         times = self._schedule.settings(self._epochs)

@@ -13,7 +13,7 @@ from siftback.schedule import Schedule, StepSchedule
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.ranking import Threshold
 from siftback.selectors.sampling import count_of
-from siftback.selectors.selection import Selection, Selector, unweighted
+from siftback.selectors.selection import Selection, Selector, check_untrained, unweighted
 from siftback.state import Check, Stateful, generator_state, integer
 from siftback.tensor_arguments import check_tensor
 
@@ -113,6 +113,7 @@ class InBatch(Stateful):
             LossError: If there is not one floating-point loss per row or token, or one to choose
                 among is not finite.
             BatchError: If the mask does not fit, is missing for tokens, or leaves nothing.
+            ConfigError: If it is the first step, and the selector has learned in another training.
 
         >>> from siftback import TopK
         >>> losses = torch.tensor([[0.1, 2.0, 0.7], [1.5, 0.0, 0.0]])
@@ -146,6 +147,8 @@ class InBatch(Stateful):
                 f"the loss of row {int(rows[first])} is {float(candidates[first])}: lower the "
                 "learning rate or fix the example, or mask it out"
             )
+        if self.steps == 0:
+            check_untrained(self.selector)
         keep = self._schedule.keep(self.steps)
         if keep is None:
             selection = select_all(candidates)

@@ -30,7 +30,7 @@ from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import common_device, untouched
 from siftback.selectors.in_batch import exact_selector, select_all
 from siftback.selectors.sampling import choose, count_of
-from siftback.selectors.selection import Selection, Selector
+from siftback.selectors.selection import Selection, Selector, check_untrained
 from siftback.single_pass.self_check import (
     GradientCheck,
     Gradients,
@@ -123,7 +123,8 @@ class SinglePass(nn.Module):
         BatchError: If a batch is empty, has parts of mismatched sizes, or is on a different device
             from the model.
         ConfigError: If there are several processes, and nothing averages the gradients, or FSDP
-            shards the weights; or if nothing requires a gradient.
+            shards the weights; if nothing requires a gradient; or if the selector has learned in
+            another training.
         GradientError: If the first batch's gradient is not that of the kept losses.
         LossError: If there is not one floating-point loss per example, or a ``loss_fn`` that is
             not PyTorch's reduces them in another way than those do.
@@ -205,6 +206,8 @@ class SinglePass(nn.Module):
             raise BatchError("an empty batch: leave empty batches out of the loader")
         targets = split_pair(whole)[1] if self._takes_pairs else None
         device = common_device(self.model, whole)
+        if not self.stats.seen:
+            check_untrained(self.selector)
         check_averaging(self, averaged=self._check)
         if torch.is_grad_enabled():
             self._check_step(whole, targets, count, device)

@@ -417,11 +417,10 @@ class StepSchedule:
 
     def settings(self) -> dict[str, Any]:
         """Returns what a state must have been saved with; of one that is always on, no times."""
-        settings = {"selector": self._selector, "keep": self.selector_keep}
-        if self._schedule.is_always_on:
-            return settings
-        times = self._schedule.settings(self._epochs)
-        return {**settings, **times, "steps_per_epoch": self._steps}
+        settings: dict[str, Any] = {"selector": self._selector, "keep": self.selector_keep}
+        if not self._schedule.is_always_on:
+            settings |= {**self._schedule.settings(self._epochs), "steps_per_epoch": self._steps}
+        return settings
 
 
 def check_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Schedule:

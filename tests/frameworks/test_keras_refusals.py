@@ -163,7 +163,7 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
     with pytest.raises(ConfigError, match="not an EpochRule"):
         remembering(memory=0.5)
     for given, name in (
-        ((data()[0],), "tuple of 1"),
+        ((data()[0],), "tuple of 1 parts"),
         (DataLoader(TensorDataset(*map(torch.as_tensor, data()))), "DataLoader of batches"),
         (Batches(*data()), "Batches of batches"),
     ):

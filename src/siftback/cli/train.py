@@ -164,7 +164,7 @@ def train_command(
 
     plan = Plan(settings_of(values), [strategy], keeps, [seed], matched=False)
     before = Comparison.recover(out) if options["resume"] else None
-    if others := {run.record for run in before.runs} - {plan.runs()[0].record} if before else ():
+    if others := {run.record for run in getattr(before, "runs", ())} - {plan.runs()[0].record}:
         raise ConfigError(
             f"{out} holds {', '.join(sorted(others))}, and one model is trained into a folder, as "
             "weights.pt is its alone: give another --out, or --overwrite to lose what it holds"

@@ -177,8 +177,7 @@ class ProcessReplica:
         self._synced = nothing
         self.seconds_sync = 0.0
         layouts = consecutive_layouts(weights_of(model))
-        end = layouts[-1].end if layouts else 0
-        weights = share(torch.empty(end, dtype=torch.uint8))
+        weights = share(torch.empty(layouts[-1].end if layouts else 0, dtype=torch.uint8))
         self._weights = [layout.view(weights) for layout in layouts]
         blob = share(torch.frombuffer(pickled, dtype=torch.uint8))
         self._start(threads)

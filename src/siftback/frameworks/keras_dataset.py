@@ -111,8 +111,9 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         is_loader = isinstance(data, DataLoader | keras.utils.PyDataset)
         if is_loader or (self._is_arrays and len(data) not in (2, 3)):
             raise BatchError(
-                f"the data is a {type(data).__name__} of {'batches' if is_loader else len(data)}: "
-                "give arrays, (x, y) or (x, y, sample_weight), or a map-style data set of examples"
+                f"the data is a {type(data).__name__} of "
+                f"{'batches' if is_loader else f'{len(data)} parts'}: give arrays, (x, y) or "
+                "(x, y, sample_weight), or a map-style data set of examples"
             )
         self._lists = tree.lists_of(tuple(data)) if self._is_arrays else frozenset()
         examples = range(tree.size(data)) if self._is_arrays else data
@@ -292,7 +293,7 @@ class Progress(keras.callbacks.Callback, Stateful):
         done: Epochs trained in all calls of ``fit()`` together.
         loaded: The state of a file, from which the next epoch goes on; else empty.
         step: Of the current step float32[b], its loss weights, None where all are 1, and what is
-            called with its targets and outputs. Of the model, Keras would track each that is set.
+            called with its targets and outputs. Keras would track attributes of the model.
     """
 
     def __init__(self, model: Any) -> None:

@@ -224,7 +224,9 @@ class Reduction:
 
     def per_example(self, *arguments: Any, **options: Any) -> Tensor:
         """Returns float[N], the losses per example."""
-        reduction, arguments, options = self.bind(arguments, options)
+        reduction = self
+        if options or len(arguments) > 2:
+            reduction, arguments, options = self.bind(arguments, options)
         return reduction.losses(reduction.terms(*arguments, **options), *arguments, **options)
 
     def bind(self, arguments: Any, options: Any) -> tuple["Reduction", Any, Any]:

@@ -60,8 +60,7 @@ def prune(
     """
     scores = check_rankable(scores)
     check_shares(drop, keep, window)
-    generator = torch.Generator().manual_seed(check_seed(seed))
-    order = torch.randperm(len(scores), generator=generator)
+    order = torch.randperm(len(scores), generator=torch.Generator().manual_seed(check_seed(seed)))
     order = order[scores[order].argsort(stable=True)]
     if per_class is None:
         ranked = [order]

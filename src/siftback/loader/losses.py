@@ -505,11 +505,11 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
         weights, stays = record.record(losses)
         if stays is not None and bool(stays.all()):  # here the host waits for the losses
             stays = None
-        if weights is None and stays is None:
-            return value
-        if value.ndim and isinstance(weights, Tensor) and not isinstance(stays, Tensor):
-            # The call has reduction="none", and its result is reduced by the loop.
-            return value * move(weights, value.device).view(-1, *[1] * (value.ndim - 1))
+        if stays is None:
+            if weights is None:
+                return value
+            if value.ndim:  # the call has reduction="none", and its result is reduced by the loop
+                return value * move(weights, value.device).view(-1, *[1] * (value.ndim - 1))
         called, arguments, options = reduction.bind(arguments, options)
         terms = called.terms(*arguments, **options)
         if not called.is_known:

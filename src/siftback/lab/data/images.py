@@ -189,8 +189,7 @@ def decode(images: Sequence[Any], mode: str, size: Size, title: str) -> Tensor:
     pixels = np.empty((count, *size, bands), np.uint8)
     cells: Iterable[Any] = images
     if sys.stderr.isatty():
-        console = Console(stderr=True)
-        cells = track(images, title, total=count, console=console, transient=True)
+        cells = track(images, title, total=count, console=Console(stderr=True), transient=True)
     else:
         print(f"{title}: {count:,} images", file=sys.stderr)
     # One thread: for images this small, several only wait for each other's Python.

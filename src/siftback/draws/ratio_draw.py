@@ -14,8 +14,8 @@ from siftback.draws.percentile_draw import SORTED
 from siftback.selectors.sampling import LEAST_PROBABILITY
 
 # Where labels seem to be wrong, the shares that misfits have at the least, of the examples and of
-# the loss, and the mean loss at the most, over that before training (`benchmarks/misfits.py`).
-MISFITS, MISFIT_LOSS, LEARNED = 0.05, 0.45, 0.5
+# the loss, and the mean loss at the most, over that of chance (`benchmarks/misfits.py`).
+MISFITS, MISFIT_LOSS, LEARNED = 0.05, 0.45, 0.7
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
@@ -76,17 +76,17 @@ def warn_of_negative(losses: Tensor, name: str) -> None:
         )
 
 
-def are_mislabelled(losses: Tensor, untrained: float) -> bool:
+def are_mislabelled(losses: Tensor, chance: float) -> bool:
     """Returns whether much of the loss is of misfits: examples whose labels may be wrong.
 
-    A network that has learned predicts few right labels worse than before training, hard as they
-    may be, and nearly all wrong ones. So misfits are the examples whose loss is above the mean loss
-    before training, and labels seem to be wrong where these are `MISFITS` of the examples or more,
-    and have more than `MISFIT_LOSS` of the loss, once the mean is below `LEARNED` of what it was.
+    A network that has learned predicts few right labels worse than by chance, hard as they may be,
+    and nearly all wrong ones. So misfits are the examples whose loss is above that of chance, and
+    labels seem to be wrong where these are `MISFITS` of the examples or more, and have more than
+    `MISFIT_LOSS` of the loss, once the mean loss is below `LEARNED` of that of chance.
 
     Args:
         losses: float[N]; those that are not finite do not count.
-        untrained: The mean loss before training; 0 where it is not known.
+        chance: The loss of predictions by chance, log C of C classes; 0 where it is not known.
 
     >>> right, wrong = torch.full((90,), 0.1), torch.full((10,), 4.0)
     >>> are_mislabelled(torch.cat((right, wrong)), 2.3), are_mislabelled(wrong, 2.3)
@@ -94,9 +94,9 @@ def are_mislabelled(losses: Tensor, untrained: float) -> bool:
     """
     blocks = torch.split(losses, BLOCK)
     mean = finite_mean(blocks)
-    of_misfits = finite_mean(block * (block > untrained) for block in blocks)
-    misfits = finite_mean(0 * block + (block > untrained) for block in blocks)
-    return 0 < mean < untrained * LEARNED and misfits >= MISFITS and of_misfits > MISFIT_LOSS * mean
+    of_misfits = finite_mean(block * (block > chance) for block in blocks)
+    misfits = finite_mean(0 * block + (block > chance) for block in blocks)
+    return 0 < mean < chance * LEARNED and misfits >= MISFITS and of_misfits > MISFIT_LOSS * mean
 
 
 def draw_independently(

@@ -1,5 +1,6 @@
 """Memory: selection without extra cost, by the loss of each example when last trained on."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -36,12 +37,12 @@ from siftback.tables.score_table import ScoreTable
 # those on everything do. In shorter ones it costs what was gained: much of it on MNIST.
 TAIL, TAIL_AFTER = Share(0.45), Epochs(4)
 
-_FIRST = 32  # losses that say what an untrained network's is
+_FIRST = 32  # losses that say what chance predicts: those of the first batches
 
 _MISLABELLED = (
     "labels seem to be wrong, or classes to be rare: much of the loss is of examples that are "
-    "predicted worse than before training. Memory() leaves nothing out from here on: for wrong "
-    "labels give guard=NoiseGuard(classes), for rare classes keep= and balance=labels"
+    "predicted worse than by chance. Memory() leaves nothing out from here on: for wrong labels "
+    "give guard=NoiseGuard(classes), for rare classes keep= and balance=labels"
 )
 
 
@@ -70,11 +71,13 @@ class Memory(LastLossRule):
     more has no such end.
 
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
-    much of the loss is of examples that are predicted worse than before training (see
+    much of the loss is of examples that are predicted worse than by chance (see
     `are_mislabelled`), all are drawn, and if it is so before the next draw too, from then on, with
-    a warning. What the loss was before training is the mean of the first 32 losses, where these are
-    those of eight classes or more: above 2, with a standard deviation below 0.9 of it. This is left
-    to a ``guard``, where there is one.
+    a warning. The loss of chance is ``-log(mean(exp(-loss)))`` over the first 32 losses: log C
+    for C classes, however sure the untrained network is, as it gives the labels of balanced classes
+    a mean probability of 1 / C. It says nothing where it is not above 2, so that there are
+    fewer than eight classes, or where the mean loss is 1.5 times as high, as of squared errors.
+    All this is left to a ``guard``, where there is one.
 
     **The share is fixed** with ``keep`` or ``beta``. Exactly ``round(keep * N)`` of N examples are
     drawn, at least one, with probability::
@@ -242,7 +245,7 @@ class Memory(LastLossRule):
         self._keep = self.keep  # a schedule may change `keep`
         # Losses of an untrained network; none of a fixed share.
         self._first_count = 0 if self.keep is None else _FIRST
-        self._first_sum = self._first_squares = 0.0
+        self._first_sum = self._first_probability = 0.0
         self._alarms = 0  # draws in a row before which labels seemed to be wrong; no more than 2
 
     def set_keep(self, keep: float) -> None:
@@ -265,8 +268,7 @@ class Memory(LastLossRule):
         if count is None:
             warn_of_negative(losses, "Memory() without keep=")
             if not self.guard and self._alarms < 2:
-                is_alarm = are_mislabelled(losses, self._untrained_loss)
-                self._alarms = self._alarms + 1 if is_alarm else 0
+                self._alarms = self._alarms + 1 if are_mislabelled(losses, self._chance_loss) else 0
                 if self._alarms == 2:
                     warnings.warn(_MISLABELLED, stacklevel=2)
             if self._alarms:
@@ -291,17 +293,17 @@ class Memory(LastLossRule):
         return weights
 
     @property
-    def _untrained_loss(self) -> float:
-        """The mean loss before training, of eight classes or more; 0 where it seems to be another.
+    def _chance_loss(self) -> float:
+        """The loss of predictions by chance, of eight classes or more; 0 where it is not known.
 
         Before training a network knows nothing of any class, so that losses are alike. Squared
         errors are not, and those of a network that is trained already are low. Of few classes,
         examples that are hard, or of a rare class, cannot be told from wrong labels: most of what
-        is predicted wrong is predicted worse than before training.
+        is predicted wrong is predicted worse than by chance.
         """
-        count, total = self._first_count, self._first_sum
-        are_alike = count * self._first_squares < 1.8 * total**2  # a deviation of 0.9 of the mean
-        return total / count if are_alike and total > 2 * count else 0.0
+        count, total = self._first_count, self._first_probability
+        chance = math.log(count / total) if total else 0.0
+        return chance if chance > 2 and self._first_sum < 1.5 * chance * count else 0.0
 
     def _draw_weighted(
         self, losses: Tensor, count: int | None, generator: torch.Generator
@@ -345,18 +347,18 @@ class Memory(LastLossRule):
         return guard.admit(suspects, self.keep or 1.0, generator, **limits)
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **others: Tensor | None) -> None:
-        """Remembers the losses as `LastLossRule` does, and the moments of the first ones."""
+        """Remembers the losses as `LastLossRule` does, and the sums of the first ones."""
         first = losses[: _FIRST - self._first_count].float()
         self._first_count += len(first)
-        # As double, in which sums are exact in any order; a square of more would not be finite.
+        # As double, in which sums are exact in any order.
         self._first_sum += float(first.double().sum())
-        self._first_squares += float(first.clamp(-1e18, 1e18).square().double().sum())
+        self._first_probability += float(first.clamp(min=0).neg().exp().double().sum())
         super().update(indices, losses, epoch, **others)
 
     def state_fields(self) -> dict[str, Check]:
         """Returns the names of the attributes that are saved, with the check of each."""
         first = {"_first_count": integer(most=_FIRST), "_first_sum": number()}
-        first |= {"_first_squares": number(0), "_alarms": integer(most=2)}
+        first |= {"_first_probability": number(0, _FIRST), "_alarms": integer(most=2)}
         return {**super().state_fields(), **first}
 
     def settings(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from siftback.tables.score_table import ScoreTable
 # those on everything do. In shorter ones it costs what was gained: much of it on MNIST.
 TAIL, TAIL_AFTER = Share(0.45), Epochs(4)
 
-_FIRST = 32  # losses that say what chance predicts: those of the first batches
+_FIRST = 128  # losses that say what chance predicts: those of the first batches
 
 _MISLABELLED = (
     "labels seem to be wrong, or classes to be rare: much of the loss is of examples that are "
@@ -73,7 +73,7 @@ class Memory(LastLossRule):
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
     much of the loss is of examples that are predicted worse than by chance (see
     `are_mislabelled`), all are drawn, and if it is so before the next draw too, from then on, with
-    a warning. The loss of chance is ``-log(mean(exp(-loss)))`` over the first 32 losses: log C
+    a warning. The loss of chance is ``-log(mean(exp(-loss)))`` over the first 128 losses: log C
     for C classes, however sure the untrained network is, as it gives the labels of balanced classes
     a mean probability of 1 / C. It says nothing where it is not above 2, so that there are
     fewer than eight classes, or where the mean loss is 1.5 times as high, as of squared errors.

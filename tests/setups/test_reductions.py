@@ -621,6 +621,19 @@ def test_a_call_may_ask_for_losses_without_a_reduction(targets, shape):
         torch.testing.assert_close(losses, expected * weights)
 
 
+@pytest.mark.parametrize(("targets", "shape"), [(LABELS, (CLASSES,)), (TOKENS, (CLASSES, 5))])
+def test_a_call_without_a_reduction_keeps_its_shape_where_a_loss_is_dropped(targets, shape):
+    for rule, weights in ((Memory(), torch.ones(N)), (Weighing(), Weighing.weights)):
+        loader, outputs = loader_of(LABELS, rule, on_nonfinite="drop"), torch.randn(N, *shape)
+        outputs[3] = torch.nan
+        next(iter(loader))
+        outputs.requires_grad_()
+        losses = loader.watch(F.cross_entropy)(outputs, targets, reduction="none")
+        expected = F.cross_entropy(outputs, targets, reduction="none")
+        weights = weights if expected.ndim == 1 else weights[:, None]
+        torch.testing.assert_close(losses, (expected * weights).index_fill(0, torch.tensor(3), 0))
+
+
 def test_the_loss_given_is_left_as_it_was():
     loss_fn = torch.compile(nn.CrossEntropyLoss(), backend="eager")
     per_example(loss_fn)

@@ -430,8 +430,9 @@ class SelectiveLoader:
 
         Its value and gradient are those of ``loss_fn`` itself, whatever its reduction; of one loss
         per example, their mean. Weights of a rule multiply the examples' terms of it, and the
-        losses that a call with ``reduction="none"`` returns. What is recorded is `per_example`, by
-        a second call; without gradients nothing is.
+        losses that a call with ``reduction="none"`` returns, of which those that are dropped as not
+        finite are 0. What is recorded is `per_example`, by a second call; without gradients nothing
+        is.
 
         Args:
             loss_fn: ``loss_fn(outputs, targets)``, or of other arguments, such as a ``CTCLoss``.

@@ -503,19 +503,18 @@ def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], T
         with torch.no_grad():
             losses = losses_of(*arguments, **options)
         weights, stays = record.record(losses)
-        if stays is not None and bool(stays.all()):  # here the host waits for the losses
-            stays = None
-        if stays is None:
-            if weights is None:
-                return value
-            if value.ndim:  # the call has reduction="none", and its result is reduced by the loop
-                return value * move(weights, value.device).view(-1, *[1] * (value.ndim - 1))
+        if weights is None and (stays is None or bool(stays.all())):  # here the host waits
+            return value
+        rows = torch.arange(len(losses), device=losses.device)
+        rows = rows if stays is None else rows[stays]
+        if value.ndim:  # the call has reduction="none", and its result is reduced by the loop
+            if weights is not None:
+                value = value * move(weights, value.device).view(-1, *[1] * (value.ndim - 1))
+            return torch.zeros_like(value).index_copy(0, rows, value[rows])
         called, arguments, options = reduction.bind(arguments, options)
         terms = called.terms(*arguments, **options)
         if not called.is_known:
             called.check(value, terms, *arguments, **options)
-        rows = torch.arange(len(losses), device=losses.device)
-        rows = rows if stays is None else rows[stays]
         return called.reduce(terms, rows, weights, *arguments, **options)
 
     return mean_of_examples if reduction.name == "none" else watched

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -169,6 +170,14 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
     ):
         with pytest.raises(BatchError, match=f"{name}: give arrays"):
             SelectiveDataset(given, memory=Memory(), epochs=3)
+    x, y = pandas.DataFrame(data()[0]), pandas.Series(data()[1])
+    for given, name in (
+        ((x, y), r"batch\[0\] is a DataFrame"),
+        ((x, x), r"batch\[0\] is a DataFrame"),  # which were two examples
+        ((data()[0], y), r"batch\[1\] is a Series"),
+    ):
+        with pytest.raises(BatchError, match=rf"{name}, which has no rows.*to_numpy\(\)"):
+            SelectiveDataset(given, epochs=3)
     with pytest.raises(ConfigError, match="correct"):
         model.fit(remembering(memory=Kakurenbo(0.3)), epochs=3, verbose=0)
 

@@ -336,10 +336,9 @@ def index_tensor(keys: Sequence[Any]) -> Tensor | None:
         array = np.array(keys)
         if array.dtype == np.int64 and array.ndim == 1:
             return torch.from_numpy(array)
-    try:
+    with suppress(TypeError):
         return torch.tensor([operator.index(key) for key in keys], dtype=torch.int64)
-    except TypeError:
-        return None
+    return None
 
 
 def subset_name(dataset: Any, *within: Any) -> str:

@@ -309,10 +309,9 @@ class Source:
         return replays and is_plain(batches_of(self.loader))
 
     def _length(self) -> int | None:
-        try:
+        with suppress(TypeError):  # of an iterable without a length
             return len(self.loader)
-        except TypeError:  # an iterable without a length
-            return None
+        return None
 
     def _ordered(self, state: dict[str, Any]) -> Iterator[Any]:
         order, sampler = self._order, sampler_of(self.loader)
@@ -455,8 +454,7 @@ def saved_state(loader: Any) -> Any:
     """Returns the state of a loader or sampler; None without one, whatever methods it has."""
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         return None
-    try:
-        with torch.random.fork_rng([]):
-            return copy.deepcopy(loader.state_dict())
-    except (AttributeError, NotImplementedError):  # a wrapper of one that has none
-        return None
+    # Of a wrapper of one that has none.
+    with suppress(AttributeError, NotImplementedError), torch.random.fork_rng([]):
+        return copy.deepcopy(loader.state_dict())
+    return None

@@ -412,7 +412,7 @@ def _without_rows(leaf: Any, path: str) -> BatchError:
     """Returns the error of a leaf that cannot be split into examples."""
     return BatchError(
         f"batch{path} is {describe(leaf)}, which has no rows: give a tensor with a row per "
-        "example, or a list with one value per example"
+        "example (of a DataFrame, to_numpy()), or a list with one value per example"
     )
 
 

@@ -115,8 +115,10 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
                 f"{'batches' if is_loader else f'{len(data)} parts'}: give arrays, (x, y) or "
                 "(x, y, sample_weight), or a map-style data set of examples"
             )
-        self._lists = tree.lists_of(tuple(data)) if self._is_arrays else frozenset()
-        examples = range(tree.size(data)) if self._is_arrays else data
+        # By position: a tuple of two without rows, such as data frames, is no two examples.
+        arrays = dict(enumerate(data)) if self._is_arrays else {}
+        self._lists = tree.lists_of(arrays) if arrays else frozenset()
+        examples = range(tree.size(arrays)) if arrays else data
         self._sampler = SelectiveSampler(
             examples, memory, shuffle=shuffle, seed=seed, epochs=epochs, rank=0, world=1
         )

@@ -296,6 +296,21 @@ def test_a_copy_of_a_loader_has_all_losses_in_its_values_and_its_state(copied):
         same(saved[indices, 0], indices * scale + 1)
 
 
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_loader_within_an_epoch_is_refused(copied):
+    loader = loader_with(rule_of())
+    for _, indices, _ in loader:
+        loader.loss(indices + 1.0)
+        with pytest.raises(ConfigError, match=r"within an epoch .*state_dict\(\)"):
+            copied(loader)
+        break
+    with pytest.raises(ConfigError, match=r"within an epoch .*state_dict\(\)"):
+        copied(loader)  # which the loop may go on with, as far as is known
+    resumed = loader_with(rule_of())
+    resumed.load_state_dict(loader.state_dict())
+    same(epoch_of(copied(resumed)), epoch_of(resumed))
+
+
 # One file
 
 

@@ -1,6 +1,7 @@
 """The losses that training records, on their way to a rule, in one process or several."""
 
 import itertools
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -204,10 +205,8 @@ class RuleLosses:
         self._is_giving = True
         try:
             joined = join_records(waiting)
-            if joined.is_clean:
-                self._learn(joined)
-                if self.exchanges:  # each, so that a state does not depend on what was joined
-                    self._recorded += waiting
+            if joined.is_clean:  # each is noted, so that a state does not depend on the joining
+                self._learn(joined, waiting)
             else:
                 for record in waiting:
                     self._update(record)
@@ -218,9 +217,7 @@ class RuleLosses:
         """Gives the rule the losses of one batch: the last one of each example that are finite."""
         record = record if record.is_clean else record.clean()
         if len(record.losses):
-            self._learn(record)
-            if self.exchanges:  # after the rule, which may refuse it
-                self._recorded.append(record)
+            self._learn(record, [record])
 
     def finish(self) -> None:
         """Gives the rule all losses that were recorded, waiting for the device if need be.
@@ -246,17 +243,22 @@ class RuleLosses:
     def _receive_scores(self, rows: Tensor, epoch: int, scores: Tensor) -> None:
         self._give_waiting()
         record = RecordedLosses(True, epoch, rows, scores)
-        self._learn(record)
-        if self.exchanges:
-            self._recorded.append(record)
+        self._learn(record, [record])
 
-    def _learn(self, record: RecordedLosses) -> None:
-        """Gives the rule losses or scores."""
+    def _learn(self, record: RecordedLosses, noted: Sequence[RecordedLosses] = ()) -> None:
+        """Gives the rule losses or scores.
+
+        Args:
+            record: These.
+            noted: The same in the records that other processes are to be sent.
+        """
         is_pass, epoch, rows, losses, correct, confidence = record
         if is_pass:
             cast(Any, self.rule).rescore(rows, losses, epoch)
         else:
             self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
+        if self.exchanges:  # after the rule, which may refuse it
+            self._recorded += noted
 
     def take_up_others(self) -> None:
         """Gives the rule what this process recorded, and others since the last exchange.

@@ -294,6 +294,14 @@ class SelectiveLoader:
     def __bool__(self) -> bool:
         return True  # not by its length, which may be unknown
 
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._pipeline.epoch.is_over:  # whose iterators nothing can copy
+            raise ConfigError(
+                "a SelectiveLoader within an epoch cannot be copied or pickled: copy it between "
+                "epochs, or load its state_dict() in another one that was made like it"
+            )
+        return vars(self)
+
     @property
     def sampler(self) -> Any:
         """The sampler that batches are made from: the wrapped loader's, or what replaced it."""

@@ -245,8 +245,23 @@ def test_recording_twice_is_an_error():
     loader = learning()
     for batch in loader:
         loader.record(batch["loss"])
-        with pytest.raises(ConfigError, match="no batch waits for its losses: call"):
+        with pytest.raises(ConfigError, match=r"no batch waits for its losses: call.*LBFGS"):
             loader.record(batch["loss"])
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+@pytest.mark.parametrize("size", [7, 8])  # of which the last batch is smaller, and is not
+def test_losses_that_come_after_the_next_epoch_has_begun_are_an_error(ahead, size):
+    wrapped = DataLoader(Numbered(spread(64)), size, shuffle=True)
+    loader = SelectiveLoader(wrapped, memory=Memory(keep=0.5), epochs=EPOCHS)
+    endless = itertools.chain.from_iterable(itertools.repeat(loader, EPOCHS))
+
+    def train():
+        for batch in reading_ahead(endless, ahead):
+            loader.record(batch["loss"])
+
+    with pytest.raises((ConfigError, LossError), match="before the next epoch begins"):
+        train()
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])

@@ -362,11 +362,10 @@ def pickle_replica(model: nn.Module, losses: Losses, scorer: Scorer) -> bytearra
 
 def is_picklable(value: Any) -> bool:
     """Returns whether a value can be pickled."""
-    try:
+    with suppress(Exception):
         torch.save(value, io.BytesIO())
-    except Exception:
-        return False
-    return True
+        return True
+    return False
 
 
 def share(tensor: Tensor) -> Tensor:

@@ -190,8 +190,9 @@ class LossRecord:
         if losses:
             raise ConfigError(
                 f"{type(self._draw.rule).__name__} learns from training, and of {losses} batches "
-                "no losses were recorded: call loader.loss(losses) for each batch in its turn; or, "
-                "where a loop skips batches, give the loader attach=True, and loader.loss indices="
+                "no losses were recorded: call loader.loss(losses) for each batch in its turn, and "
+                "before the next epoch begins; or, where a loop skips batches, give the loader "
+                "attach=True, and loader.loss indices="
             )
         raise ConfigError(
             f"the weights of {weights} batches were never used: run loader.loss(losses) backward, "
@@ -214,14 +215,16 @@ class LossRecord:
         if not self._queue:
             raise ConfigError(
                 "no batch waits for its losses: call loader.loss(losses) once for each batch, or a "
-                "watched function, and that in validation under torch.no_grad(); or give indices="
+                "watched function, in validation under torch.no_grad(), and of a closure that an "
+                "optimizer such as LBFGS runs several times in its first run; or give indices="
             )
         first = self._queue[0]
         size = first.batch.size
         if count not in (None, size):
             raise LossError(
                 f"{count} losses were given, and the batch has {size} examples: give one loss for "
-                f"each, float[{size}], in the order of the batches"
+                f"each, float[{size}], in the order of the batches, and those of the last batch of "
+                "an epoch before the next epoch begins"
             )
         self._goes_on, self._size = True, count or -1
         self._count_used(first, first.missing, apply_weights)

@@ -58,8 +58,7 @@ def by_rule(wrapped, rule=None, **arguments):
     return SelectiveLoader(
         wrapped,
         memory=memory() if rule is None else rule,
-        shorter_epochs=True,
-        **({"epochs": EPOCHS} | arguments),
+        **({"epochs": EPOCHS, "shorter_epochs": True} | arguments),
     )
 
 
@@ -279,6 +278,36 @@ def test_a_look_at_a_batch_changes_nothing(make, looks, workers):
         assert len(found) == EPOCHS
     else:  # whose generator has gone on
         assert len(list(trained(looks))) == EPOCHS
+
+
+# Of IES, in the last epoch, nothing is left.
+DRAWING = {name: make for name, make in RULES.items() if name != "ies"}
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+@pytest.mark.parametrize("make", DRAWING.values(), ids=DRAWING)
+def test_a_look_at_what_a_users_sampler_gives_is_no_draw_of_its_own(make, shorter):
+    def trained(looks):
+        wrapped = plain(Numbered(spread(COUNT)), shuffle=None, sampler=list(range(48)))
+        loader = by_rule(wrapped, make(), shorter_epochs=shorter)
+        for _ in range(EPOCHS):
+            for _ in range(looks):
+                next(iter(loader))
+            yield train(loader)
+
+    assert list(trained(2)) == list(trained(0))
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+@pytest.mark.parametrize("make", DRAWING.values(), ids=DRAWING)
+def test_a_loader_that_trained_on_goes_back_to_a_state(make, shorter):
+    loader = by_rule(plain(Numbered(spread(COUNT))), make(), shorter_epochs=shorter)
+    train(loader), train(loader)
+    state, after = loader.state_dict(), []
+    for _ in range(2):
+        after.append([(train(loader), loader.memory.values.nan_to_num(-1)) for _ in range(2)])
+        loader.load_state_dict(state)
+    torch.testing.assert_close(*after, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("count", [5, 8, 60])

@@ -247,12 +247,9 @@ class EpochDraw:
         """
         self.losses.claim_once(from_start=epoch == 0)
         self._read = self._before = self._passed = 0
-        first, last = self.passes[0], self.passes[-1]
-        if again:
+        last = self.passes[-1]
+        if again:  # as it was drawn, whatever a user's sampler would give now
             self.requested, self._is_over = 0, False
-            if self.sampler and first.draws and first.start == 0:  # it may give others now
-                self._number = first.number
-                self._wait()
             return
         if self._shards:
             self._shards.check_processes(self.rank, self.world)
@@ -267,16 +264,13 @@ class EpochDraw:
             last.start -= length
             self.passes = [last]
         elif self.sampler and is_on and not self.rule.is_pass(self._number):
-            self._wait()
+            # The first pass waits for what the user's sampler gives.
+            self.passes = [self._make_pass(self._number, draws=True, weights=self._ones())]
         else:
             self.passes = []
             self.draw_pass()
         while self.is_ahead and self.passes[-1].end < self.length:
             self.draw_pass()
-
-    def _wait(self) -> None:
-        """Has the first pass wait for what the user's sampler gives."""
-        self.passes = [self._make_pass(self._number, draws=True, weights=self._ones())]
 
     @property
     def is_waiting(self) -> bool:

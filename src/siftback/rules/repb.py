@@ -6,6 +6,7 @@ from torch import Tensor
 from siftback.arguments import check_share
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
+from siftback.state import MOST_EPOCHS, Check, integer
 from siftback.tables.score_table import ScoreTable
 
 
@@ -133,3 +134,7 @@ class RePB(EpochRule):
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **_: Tensor | None) -> None:
         """Remembers the losses of a batch less their mean."""
         self.table.record(indices, relative_losses(losses), 0)
+
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        return {**super().state_fields(), "_drawn_last": integer(-1, MOST_EPOCHS)}

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.summary_table import rows
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.summary_table import rows
 from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run, Settings

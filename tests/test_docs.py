@@ -157,9 +157,7 @@ def test_every_strategy_is_in_the_table_of_methods_with_its_cost():
 
 def test_a_method_that_is_a_call_begins_with_it():
     for name, cells in methods():
-        first = call_of(STRATEGIES[name]) or (
-            "Stale(keep=s, every=n)" if name == "stale-sb" else name
-        )
+        first = call_of(STRATEGIES[name]) or name
         assert cells[1].startswith(f"`{first}`")
 
 

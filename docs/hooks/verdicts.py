@@ -18,7 +18,7 @@ from siftback.lab.report.results_page import (
     written,
 )
 from siftback.lab.report.verdict import Verdict, difference_of, verdicts
-from siftback.lab.strategies.table import call_of, find_strategy
+from siftback.lab.strategies.table import strategy_name
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = "results.md"
@@ -132,7 +132,7 @@ def _wrong_labels(names: Sequence[str]) -> list[dict[str, str]]:
 
 def _call(name: str) -> str:
     """Returns the call that a strategy is, s being the share to keep, or else its name."""
-    return f"`{call_of(find_strategy(name)) or name}`"
+    return f"`{strategy_name(name)}`"
 
 
 def _known(name: str) -> bool:

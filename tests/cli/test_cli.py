@@ -21,7 +21,6 @@ from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
 from siftback.lab.report.verdict import verdicts
 from siftback.lab.settings import SETTINGS, Settings
-from siftback.lab.strategies.table import library_name
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
 
@@ -40,10 +39,7 @@ def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path:
     assert "matched to" in printed
     *_, last = printed.splitlines()
     assert last == f"picture: {out / 'error.png'}"
-    sentences = [
-        one.told(library_name(one.label), "plain training")
-        for one in verdicts([Comparison.read(out)])
-    ]
+    sentences = [one.sentence for one in verdicts([Comparison.read(out)])]
     assert len(sentences) == 2
     assert " ".join(sentences) in " ".join(printed.split())
     assert "one seed" not in err
@@ -140,6 +136,33 @@ def test_one_model_is_trained_into_a_folder(call: Call, tmp_path: Path) -> None:
     assert status == 2
     assert f"{tmp_path} holds records/traditional-seed0.jsonl, and one model is" in err
     assert (tmp_path / "weights.pt").read_bytes() == weights
+
+
+def test_a_comparison_in_place_of_a_model_leaves_no_weights_of_it(
+    call: Call, tmp_path: Path
+) -> None:
+    assert call("train", *QUICK, "--strategy", "traditional", "--out", tmp_path)[0] == 0
+    asked = ("--strategies", "traditional", "--seed", "0", "--out", tmp_path, "--overwrite")
+    assert call("compare", *QUICK, *asked)[0] == 0
+    assert not (tmp_path / "weights.pt").exists()
+
+
+def test_going_on_with_a_model_reads_its_record_no_more_often_than_a_comparison(
+    call: Call, tmp_path: Path
+) -> None:
+    assert call("train", *QUICK, "--strategy", "traditional", "--out", tmp_path)[0] == 0
+    opened: list[str] = []
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and str(arguments[0]).endswith("traditional-seed0.jsonl"):
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(watch)  # for good, as hooks cannot be taken away
+    resume = ("--seed", "0", "--out", tmp_path, "--resume")
+    assert call("compare", *QUICK, "--strategies", "traditional", *resume)[0] == 0
+    of_comparison = len(opened)
+    assert call("train", *QUICK, "--strategy", "traditional", *resume)[0] == 0
+    assert len(opened) - of_comparison == of_comparison > 0
 
 
 @pytest.mark.filterwarnings("default:Memory leaves nothing out")
@@ -307,7 +330,10 @@ def test_every_misspelt_name_is_guessed(
         (("compare", "--checkpoint-every", "2"), "a share of training from 1e-6 to 1"),
         (("compare", "--checkpoints", "0"), "--checkpoints 0: give at least 1"),
         (("compare", "--precision", "fp16", "--device", "cpu"), "need CUDA"),
-        (("compare", "--mixup", "1", "--strategies", "sb-memory"), "mixup=1.0 with sb-memory"),
+        (
+            ("compare", "--mixup", "1", "--strategies", "sb-memory"),
+            "mixup=1.0 with Memory(keep=0.33)",
+        ),
         (("sweep",), "a sweep without a grid"),
         (("sweep", "--grid", "speed=1,2"), "no setting 'speed'"),
         (("compare", "--device", "tpu"), "no device 'tpu' here"),

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from siftback.lab.experiments.summary_table import rows
 from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.figure import Cell, Figure, Grid, Missing, Panel
 from siftback.lab.figures.reading import read
@@ -26,9 +27,9 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.folder import comparison_folders
 from siftback.lab.records.frame import Axis, Range, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.records.summary_table import rows
 from siftback.lab.report.numbers import numbers
 from siftback.lab.report.verdict import verdicts
+from siftback.lab.strategies.table import library_name
 
 GOLDEN = Path(__file__).parent
 RESULTS = GOLDEN.parents[1] / "results"
@@ -96,7 +97,7 @@ def report_numbers(comparisons: list[Comparison]) -> dict[str, Any]:
         | {
             "mean": total(each.mean for each in differences),
             "spread": total(each.spread or 0.0 for each in differences),
-            "sentences": digest(verdict.told(verdict.label, "Traditional") for verdict in judged),
+            "sentences": digest(verdict.sentence for verdict in judged),
         },
     }
 
@@ -183,8 +184,9 @@ def test_a_speed_up_is_one_number(folder: Path) -> None:
     in_table = {row[0]: row[4:] for row in table.rows} if isinstance(table, Grid) else {}
     in_rows = {row["strategy"]: row for row in rows(comparison)}
     selective = {run.label for run in comparison.runs if run.selective}
+    names = {label: library_name(label) for label in selective}
     found = numbers(comparison)["configurations"]
-    assert set(in_table) == (selective if TRADITIONAL in in_rows else set())
+    assert set(in_table) == (set(names.values()) if TRADITIONAL in in_rows else set())
     for configuration in found:
         label, speedups = configuration["label"], configuration["speedups"]
         assert len(speedups) == (3 if TRADITIONAL in in_rows else 0)
@@ -192,7 +194,9 @@ def test_a_speed_up_is_one_number(folder: Path) -> None:
             text = "–" if speedup is None else f"{speedup:.2f}"
             assert in_rows[label][f"speed-up to ×{factor}"] == text
         if label in selective and speedups:
-            medians = [cell.median if isinstance(cell, Range) else cell for cell in in_table[label]]
+            medians = [
+                cell.median if isinstance(cell, Range) else cell for cell in in_table[names[label]]
+            ]
             assert medians[:3] == list(speedups.values())
 
 

@@ -23,7 +23,6 @@ from siftback.cli.options import (
     use_threads,
 )
 from siftback.errors import ConfigError
-from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.settings import SETTINGS, parse_names
 
 if TYPE_CHECKING:
@@ -149,9 +148,8 @@ def train_command(
     """
     import torch
 
-    from siftback.lab.experiments.comparison import Plan
-    from siftback.lab.records.comparison_record import Comparison
-    from siftback.lab.records.folder import atomic_write
+    from siftback.lab.experiments.comparison import WEIGHTS, Plan
+    from siftback.lab.records.folder import atomic_write, record_names
 
     keeps = keeps_of(keep, beta, [strategy])
     if len(keeps) > 1:
@@ -159,29 +157,28 @@ def train_command(
         raise ConfigError(f"{option}: give one; siftback compare trains several models")
 
     def save(_: Any, trained: "nn.Module") -> None:
-        with atomic_write(out / "weights.pt") as path, path.open("wb") as file:
+        with atomic_write(out / WEIGHTS) as path, path.open("wb") as file:
             torch.save(trained.state_dict(), file)
 
     plan = Plan(settings_of(values), [strategy], keeps, [seed], matched=False)
-    before = Comparison.recover(out) if options["resume"] else None
-    if others := {run.record for run in getattr(before, "runs", ())} - {plan.runs()[0].record}:
+    others = {*record_names(out)} - {plan.runs()[0].record}
+    if options["resume"] and others:
         raise ConfigError(
             f"{out} holds {', '.join(sorted(others))}, and one model is trained into a folder, as "
-            "weights.pt is its alone: give another --out, or --overwrite to lose what it holds"
+            f"{WEIGHTS} is its alone: give another --out, or --overwrite to lose what it holds"
         )
     train_plan(plan, [], out, save, **options)
 
 
 def show_comparison(comparison: "Comparison") -> None:
     """Prints the table of a comparison, and a sentence for each selective strategy."""
-    from siftback.lab.records.summary_table import comparison_table
+    from siftback.lab.experiments.summary_table import comparison_table
     from siftback.lab.report.verdict import verdicts
-    from siftback.lab.strategies.table import library_name
 
-    console, plain = Console(), library_name(TRADITIONAL)
-    console.print(comparison_table(comparison, library_name), "")
+    console = Console()
+    console.print(comparison_table(comparison), "")
     for verdict in verdicts([comparison]):
-        sentence = verdict.told(library_name(verdict.label), plain).replace(" ± ", _FIRM)
+        sentence = verdict.sentence.replace(" ± ", _FIRM)
         lines = textwrap.fill(sentence, console.width, subsequent_indent="  ")
         typer.echo(lines.replace(_FIRM, " ± "))
 

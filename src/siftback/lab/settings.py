@@ -261,17 +261,12 @@ class Settings:
         self._check_length()
         rates.find_rate(self.rate, self.epochs or self.budget)
         kinds_of(self.observe)
-        tail = self.tail or 0.0
-        if isinstance(self.warmup, Share) and self.warmup.value + tail >= 1:
-            raise ConfigError(
-                f"warmup={self.warmup.value:g} and tail={tail:g} leave no training in between: "
-                "give shares of less than 1 together"
-            )
+        warmup, tail = self.warmup or Epochs(0), self.tail or 0.0
         length = self.epochs or self.budget or math.inf
-        if isinstance(self.warmup, Epochs) and 0 < self.warmup.value >= length * (1 - tail):
+        share = warmup.value / (length if isinstance(warmup, Epochs) else 1)
+        if share and share + tail >= 1:
             raise ConfigError(
-                f"warmup={self.warmup.value}e in a training of {length:g} epochs leaves none to "
-                "select in: give a shorter warm-up, such as 0, or a longer training"
+                f"warmup={share:.3g} and tail={tail:.3g} leave no training in between: give less"
             )
 
     def _check_length(self) -> None:

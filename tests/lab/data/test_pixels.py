@@ -15,13 +15,13 @@ from siftback.lab.data.load import flip, load, make_rare
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
+from siftback.lab.experiments.summary_table import rows
 from siftback.lab.experiments.sweep import cells, sweep, sweep_table
 from siftback.lab.forward import example_losses
 from siftback.lab.models import build
 from siftback.lab.models.convolutional import FREQUENCY, SINE_LAYERS
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import peak_signal_to_noise
-from siftback.lab.records.summary_table import rows
 from siftback.lab.report.page import write_report
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
@@ -209,9 +209,9 @@ def test_pixels_are_probed_and_scored() -> None:
         ({"label_smoothing": 0.1}, "traditional", "colours and no classes"),
         ({"observe": "confidence"}, "traditional", "its examples have none"),
         ({"flip": 0.1}, "traditional", "whose examples have no class"),
-        ({}, "kakurenbo", "kakurenbo is a strategy for images"),
+        ({}, "kakurenbo", r"\) is a strategy for images"),
         ({}, "dft", "dft is a strategy for images"),
-        ({}, "el2n", "el2n is a strategy for images"),
+        ({}, "el2n", r"\) is a strategy for images"),
         ({}, "sb-memory-guarded", "a noise guard"),
     ],
 )

@@ -18,6 +18,8 @@ from siftback.lab.figures.reading import read
 from siftback.lab.records.frame import Range
 from written_records import add, add_look, comparison
 
+SB = "SelectiveLoader(..., keep=0.5)"
+
 
 @pytest.fixture
 def made(tmp_path):
@@ -38,6 +40,31 @@ def test_an_analysis_that_fails_says_why_under_its_title(made):
     assert "ZeroDivisionError" in found.why
 
 
+def test_names_are_those_of_the_library(made):
+    phases = [{"phases": {"forward": 1.0, "backward": 2.0}, "agreement": 0.5}] * 2
+    add(made, "traditional", [(9, 1, 100, 20), (18, 2, 200, 10)], each=phases)
+    for name in ("sb-memory-default", "sb-memory", "sb", "infobatch", "stale-sb"):
+        add(made, name, [(5, 1, 50, 20), (9, 2, 100, 10)], keep=0.5, each=phases)
+        add(made, "matched", [(9, 1, 100, 15)], keep=0.5, matched_to=name)
+    add(made, "sb", [(5, 1, 50, 20), (9, 2, 100, 10)], keep=0.25, each=phases)
+    texts, of_records = [], ("sb-memory", "sb 0.", "infobatch", "stale-sb", "raditional")
+    for analysis in analyse([made]).values():
+        if isinstance(analysis, Figure):
+            panels = [panel for panels in analysis.views.values() for panel in panels]
+            series = [line for panel in panels for line in panel.series]
+            names = [name for panel in panels for name in panel.names]
+            texts += [panel.title + panel.x_label + panel.y_label for panel in panels]
+            texts += [analysis.alt, *(line.label for line in series), *names]
+        if isinstance(analysis, Grid):
+            texts += [
+                analysis.alt,
+                *analysis.columns,
+                *(str(cell) for row in analysis.rows for cell in row),
+            ]
+    assert any("InfoBatch(ratio=0.5)" in text for text in texts)
+    assert [text for text in texts if any(name in text for name in of_records)] == []
+
+
 def test_each_says_what_to_record_where_there_is_nothing():
     for name, found in analyse([]).items():
         assert isinstance(found, Missing), name
@@ -52,11 +79,11 @@ def test_error_over_steps_time_and_cost(made):
     steps, time = ANALYSES["fig6"]([made]), ANALYSES["fig7"]([made])
     assert list(steps.views) == ["steps", "time", "cost"]
     assert list(time.views) == ["time", "steps", "cost"]
-    plain = series_of(steps)["traditional"]
+    plain = series_of(steps)["plain training"]
     assert (plain.x, plain.y) == ([4, 8], [30, 11])
     assert (plain.low, plain.high) == ([30, 10], [30, 12])
-    assert series_of(time)["traditional"].x == [10, 20.5]
-    assert series_of(steps, "cost")["sb 0.5"].x == [50, 100]
+    assert series_of(time)["plain training"].x == [10, 20.5]
+    assert series_of(steps, "cost")[SB].x == [50, 100]
     assert steps.sentence == (
         "cnn-8 on digits: sb 0.5 ends at 12.00 %, traditional at 11.00 %, with 0.50 of its steps."
     )
@@ -81,7 +108,7 @@ def test_time_to_error_is_interpolated(made):
     assert series_of(near)["backward"].y == pytest.approx([10.8, 3.4])
     assert series_of(nearby)["forward"].y == pytest.approx([6.4, 1.6])
     assert series_of(nearby)["selection, its forwards among it"].y == pytest.approx([0, 3.2])
-    assert series_of(near)["backward"].x == ["traditional", "sb 0.5"]
+    assert series_of(near)["backward"].x == ["plain training", SB]
     assert near.sentence == (
         "cnn-8 on digits: sb 0.5 took 8.8 s, 39% of it backward, and traditional 18.0 s, 60% of "
         "it backward. Not reached in every seed: random 0.5."
@@ -115,10 +142,18 @@ def test_staleness_has_each_interval(made):
     add(made, "stale-sb-2", [(9, 1, 300, 11)], keep=0.5, examples_forwarded=3_000_000)
     add(made, "random", [(9, 1, 300, 11)], keep=0.5)
     figure = ANALYSES["fig11"]([made])
-    assert list(series_of(figure)) == ["traditional", "sb 0.5", "stale-sb-2 0.5"]
+    assert list(series_of(figure)) == [
+        "plain training",
+        SB,
+        "Stale(keep=0.5, every=2)",
+    ]
     forwards = series_of(figure, panel=1)
-    assert (forwards["stale-sb-2 0.5"].x, forwards["stale-sb-2 0.5"].y) == ([3_000_000], [11])
-    assert "sb 0.5 4 M forwards and 10.00 %; stale-sb-2 0.5 3 M" in figure.sentence
+    stale = forwards["Stale(keep=0.5, every=2)"]
+    assert (stale.x, stale.y) == ([3_000_000], [11])
+    assert (
+        "SelectiveLoader(..., keep=0.5) 4 M forwards and 10.00 %; Stale(keep=0.5, every=2) 3 M"
+        in figure.sentence
+    )
 
 
 def test_label_noise_goes_from_clean_to_noisy(tmp_path):
@@ -145,10 +180,14 @@ def test_selectivity_takes_the_strategy_at_several_shares(made):
     assert isinstance(ANALYSES["fig13"]([made]), Missing)
     add(made, "sb", [(9, 1, 300, 12)], keep=0.25)
     figure = ANALYSES["fig13"]([made])
-    assert list(series_of(figure)) == ["traditional", "sb 0.5", "sb 0.25"]
+    assert list(series_of(figure)) == [
+        "plain training",
+        SB,
+        "SelectiveLoader(..., keep=0.25)",
+    ]
     assert figure.sentence == (
-        "cnn-8 on digits, final error of sb: 0.25 kept 12.00 %, 0.5 kept 11.00 %; traditional "
-        "10.00 %."
+        "cnn-8 on digits, final error of SelectiveLoader(..., keep=s): 0.25 kept 12.00 %, 0.5 kept "
+        "11.00 %; plain training 10.00 %."
     )
 
 
@@ -161,7 +200,11 @@ def test_a_sweep_over_shares_is_one_panel(tmp_path):
     other = comparison(tmp_path / "other", lr=0.2)
     add(other, "sb", [(9, 1, 300, 12)], keep=0.1)
     figure = ANALYSES["fig13"]([*cells, other])
-    assert list(series_of(figure)) == ["traditional", "sb 0.5", "sb 0.25"]
+    assert list(series_of(figure)) == [
+        "plain training",
+        SB,
+        "SelectiveLoader(..., keep=0.25)",
+    ]
 
 
 @pytest.mark.parametrize(("name", "differs"), [("fig16", "model"), ("fig17", "rate")])
@@ -220,11 +263,13 @@ def test_trade_off_over_all_configurations(made):
     add(made, "sb", [(2, 1, 50, 50), (5, 2, 100, 40)], keep=0.5)
     figure = ANALYSES["fig14"]([made])
     assert figure.sentence == (
-        "cnn-8 on digits, on Abacus 9: of 4 Pareto-optimal points, traditional 75%, sb 25%."
+        "cnn-8 on digits, on Abacus 9: of 4 Pareto-optimal points, plain training 75%, "
+        "SelectiveLoader(..., keep=s) 25%."
     )
     found = series_of(figure)
-    assert (found["traditional"].x, found["traditional"].y) == ([1, 8, 4], [90, 10, 30])
-    assert (found["sb, not optimal"].x, found["sb, not optimal"].faint) == ([5], True)
+    assert (found["plain training"].x, found["plain training"].y) == ([1, 8, 4], [90, 10, 30])
+    fainter = found["SelectiveLoader(..., keep=s), not optimal"]
+    assert (fainter.x, fainter.faint) == ([5], True)
 
 
 def losses_of(made, run, *epochs, uses=None):
@@ -306,9 +351,9 @@ def test_chance_over_training_and_its_variance(made):
     assert first.series[4].y == pytest.approx([0.9, 0.9])
     assert second.series[4].y == pytest.approx([0.9, 0.1])
     # Two of five examples go from 0.1 to 0.9 or back: a sample variance of 0.32 each.
-    assert spread.series[0].x == ["traditional", "sb 0.5"]
+    assert spread.series[0].x == ["plain training", SB]
     assert spread.series[0].y == pytest.approx([0, 2 * 0.32 / 5])
-    assert "0.000 under traditional, 0.128 under sb 0.5" in figure.sentence
+    assert f"0.000 under plain training, 0.128 under {SB}" in figure.sentence
 
 
 def test_gradient_similarity_over_training(made):
@@ -349,12 +394,12 @@ def test_confidence_and_accuracy_by_percentile(made):
     for epoch in (9, 10, 11):
         right = [epoch == 10 and one for one in columns["correct"]]
         add_look(made, run, "confidence", epoch, **columns | {"correct": right})
-    curve = series_of(ANALYSES["fig8"]([made]))["traditional"]
+    curve = series_of(ANALYSES["fig8"]([made]))["plain training"]
     assert curve.x[0] == 2.5
     assert curve.y == pytest.approx(np.percentile(100 * np.array(confidence), curve.x))
     accuracy = ANALYSES["fig9"]([made])
     assert accuracy.views["percentile"][0].title == "cnn-8 on digits, epoch 10"
-    assert series_of(accuracy)["traditional"].y == [0] * 10 + [100] * 10
+    assert series_of(accuracy)["plain training"].y == [0] * 10 + [100] * 10
 
 
 def test_seconds_of_a_batch_by_model(tmp_path):
@@ -385,10 +430,10 @@ def test_diet_accuracy_by_share_left_out(made):
         add(made, "el2n", [(9, 1, 300, error + 1)], keep=keep)
     backprop, pruning = ANALYSES["diet-a"]([made]), ANALYSES["diet-b"]([made])
     found = series_of(backprop)
-    assert list(found) == ["traditional", "random"]
-    assert (found["random"].x, found["random"].y) == ([50, 75], [88, 80])
+    assert list(found) == ["plain training", "Uniform(keep=s)"]
+    assert (found["Uniform(keep=s)"].x, found["Uniform(keep=s)"].y) == ([50, 75], [88, 80])
     assert series_of(pruning)["el2n"].y == [87, 79]
-    assert "random 0.5 88.00 %" in backprop.sentence
+    assert "Uniform(keep=0.5) 88.00 %" in backprop.sentence
 
 
 def scores_in(made, values, model="cnn", labels=None, name="el2n"):
@@ -442,10 +487,10 @@ def test_diet_table(made):
     add(made, "traditional", [(20, 1, 300, 10), (40, 2, 600, 10)])
     add(made, "diet-sb", [(11, 1, 300, 10)], keep=0.5, seconds_scoring=1.0)
     table = ANALYSES["diet-table"]([made])
-    assert [row[0] for row in table.rows] == ["traditional", "diet-sb 0.5"]
+    assert [row[0] for row in table.rows] == ["plain training", "diet-sb 0.5"]
     assert table.rows[1][2:] == [50, 25, Range(10, 10, 10), 0.5]
     assert table.rows[0][2:4] == [0, 0]
-    assert "an epoch of diet-sb 0.5 takes 0.50 of Traditional's" in table.sentence
+    assert "an epoch of diet-sb 0.5 takes 0.50 of that of plain training" in table.sentence
 
 
 def test_the_diet_table_leaves_out_the_first_epoch(made):
@@ -467,7 +512,7 @@ def test_measured_against_ideal(made):
         [pytest.approx(2 / 3)],
         [pytest.approx(0.8)],
     )
-    assert "sb 0.33 takes +20% on its ideal time" in figure.sentence
+    assert "SelectiveLoader(..., keep=0.33) takes +20% on its ideal time" in figure.sentence
 
 
 def test_agreement_over_training(made):
@@ -477,7 +522,7 @@ def test_agreement_over_training(made):
     add(made, "sb", points, keep=0.5)
     figure = ANALYSES["agreement"]([made])
     (line,) = series_of(figure).values()
-    assert (line.label, line.x, line.y) == ("sb-memory 0.5", [2, 3], [0.5, 0.7])
+    assert (line.label, line.x, line.y) == ("Memory(keep=0.5)", [2, 3], [0.5, 0.7])
     assert "agrees by 0.60 on average" in figure.sentence
 
 
@@ -489,15 +534,16 @@ def test_budget_matched_difference_with_its_interval(made):
             add(made, "random", [(9, 1, 300, 11)], seed, keep=0.5)
     figure = ANALYSES["budget"]([made])
     found = series_of(figure)
-    sb = found["sb 0.5"]
+    sb = found[SB]
     # Differences of -1, -2 and -3: s is 1, and t(0.975, 2) is 4.303.
     assert sb.y == [-2]
     assert sb.low == [pytest.approx(-2 - 4.30265 / math.sqrt(3), abs=1e-4)]
     assert sb.high == [pytest.approx(-2 + 4.30265 / math.sqrt(3), abs=1e-4)]
-    assert (found["random 0.5"].y, found["random 0.5"].low) == ([1], [])
-    assert "same budget 1 likely better; the lowest, sb 0.5," in figure.sentence, (
-        "as verdicts have it"
-    )
+    assert (found["Uniform(keep=0.5)"].y, found["Uniform(keep=0.5)"].low) == ([1], [])
+    assert (
+        "same budget 1 likely better; the lowest, SelectiveLoader(..., keep=0.5),"
+        in figure.sentence
+    ), "as verdicts have it"
 
 
 def test_a_changed_record_changes_what_is_seen(made):

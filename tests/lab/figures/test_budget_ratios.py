@@ -145,8 +145,8 @@ def test_a_flat_ratio_is_no_number_anywhere(tmp_path):
         comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
     made = ANALYSES["pays"](comparisons)
     cells = {(row[1], row[2]): (row[5], row[6], row[7]) for row in made.rows}
-    assert cells["sb-memory 0.5", "8"] == (None, "flat: undecided", NOT_REACHED)
-    assert cells["sb 0.5", "8"] == (None, "flat: worse", NOT_REACHED)
+    assert cells["Memory(keep=0.5)", "8"] == (None, "flat: undecided", NOT_REACHED)
+    assert cells["SelectiveLoader(..., keep=0.5)", "8"] == (None, "flat: worse", NOT_REACHED)
     assert made.sentences[0] == (
         "SelectiveLoader(..., keep=0.5): for sure below 1 on cnn-4 on digits (4 epochs); on a flat "
         "curve in 1 case."
@@ -227,7 +227,8 @@ def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
         comparisons.append(recorded(tmp_path / f"{metric}-{budget:g}", budget, ends, metric))
     made = ANALYSES["pays"](comparisons[::-1])
     assert {row[1]: row[6] for row in made.rows} == {
-        "sb-memory 0.5": "1.50", "sb 0.5": "> 4.00", "random 0.5": "< 0.25",
+        "Memory(keep=0.5)": "1.50", "SelectiveLoader(..., keep=0.5)": "> 4.00",
+        "Uniform(keep=0.5)": "< 0.25",
     }  # fmt: skip
     assert {row[5] for row in made.rows} == {"6.00", "> 16.00", "< 1.00"}
     assert {row[8] for row in made.rows} == {"1.00"}  # as many epochs as the budget has
@@ -251,7 +252,7 @@ def test_it_says_where_more_budget_makes_traditional_no_better(tmp_path):
         comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
     made = ANALYSES["pays"](comparisons)
     assert made.rows[0][5] == "3.36"  # three quarters of the doubling from 2 to 4
-    assert made.sentences[-1] == "cnn-4 on digits: Traditional ends lowest at 4 of 16 epochs."
+    assert made.sentences[-1] == "cnn-4 on digits: plain training ends lowest at 4 of 16 epochs."
 
 
 def test_a_curve_that_only_rises_is_flat_where_no_budget_of_it_does_as_well():
@@ -342,7 +343,7 @@ def test_the_curves_are_those_of_what_was_measured_at_several_budgets(tmp_path):
     assert (memory.x, memory.y) == ([2, 4], [10.5, 5.25])
     assert (memory.low, memory.high) == ([10.0, 5.0], [11.0, 5.5])
     assert made.sentences == [
-        "cnn-4 on digits, 4 epochs: sb-memory 0.5 ends at 5.25 %, traditional at 8.50 %."
+        "cnn-4 on digits, 4 epochs: Memory(keep=0.5) ends at 5.25 %, plain training at 8.50 %."
     ]
     write_analysis(made, tmp_path / "drawn")
     assert (tmp_path / "drawn" / "budgets.svg").exists()

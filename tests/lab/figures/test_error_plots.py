@@ -63,7 +63,7 @@ def test_many_configurations_stay_apart(comparison, add_run):
 def test_a_curve_is_the_mean_of_the_seeds_between_their_ends(filled):
     tests = read_evaluations(filled)
     (line, *_) = mean_curves(tests, "seconds")
-    assert (line.label, line.x, line.y) == ("traditional", [10, 20.5], [30, 11])
+    assert (line.label, line.x, line.y) == ("plain training", [10, 20.5], [30, 11])
     assert (line.low, line.high) == ([30, 10], [30, 12])
     # A seed that was stopped early shortens the mean, and does not bend it.
     stopped = (tests.label == "traditional") & (tests.seed == 1) & (tests.number > 0)

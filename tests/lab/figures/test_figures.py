@@ -149,7 +149,7 @@ def test_the_command_tells_what_it_made_what_is_missing_and_what_is_damaged(
     assert missing.startswith("fig9: missing. No confidence was observed. Record it: siftback")
     assert other.startswith("diet-a: missing. No run of random that is judged by")
     assert written.startswith("fig7: fig7.png, fig7.svg, fig7-steps.png, ")
-    assert written.endswith("cnn-8 on digits: traditional ends at 10.00 %.")
+    assert written.endswith("cnn-8 on digits: plain training ends at 10.00 %.")
     assert (out / "fig7.csv").exists()
 
 

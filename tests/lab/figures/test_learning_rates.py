@@ -29,12 +29,12 @@ def test_each_method_has_its_rates_in_order_and_its_own_lowest(comparisons):
     assert isinstance(made, Grid)
     plain, memory = made.rows
     rates = "0.05: 8.50 ± 0.71; 0.1: 7.50 ± 0.71; 0.2: 8.00 ± 0.71"
-    assert plain == ["cnn-8 on digits, 4 epochs", "traditional", "2", rates, "0.1"]
-    assert memory[1:] == ["sb-memory 0.5", "2", "0.05: 8.50 ± 0.00; 0.1: 7.50 ± 0.00; "
+    assert plain == ["cnn-8 on digits, 4 epochs", "plain training", "2", rates, "0.1"]
+    assert memory[1:] == ["Memory(keep=0.5)", "2", "0.05: 8.50 ± 0.00; 0.1: 7.50 ± 0.00; "
                           "0.2: 6.50 ± 0.71", "0.2"]  # fmt: skip
     assert made.sentence == (
-        "cnn-8 on digits, 4 epochs, each at its own best rate: sb-memory 0.5 at 0.2 ends at "
-        "6.50 %, traditional at 7.50 %."
+        "cnn-8 on digits, 4 epochs, each at its own best rate: Memory(keep=0.5) at 0.2 ends at "
+        "6.50 %, plain training at 7.50 %."
     )
 
 

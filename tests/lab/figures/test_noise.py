@@ -32,21 +32,23 @@ def test_each_share_has_its_differences_seed_by_seed(comparisons):
     made = ANALYSES["noise"](comparisons)
     assert isinstance(made, Grid)
     rows = {(row[1], row[2]): row[3:] for row in made.rows}
-    assert list(rows) == [("0%", f"{GUARDED} 0.5"), ("20%", f"{GUARDED} 0.5")]
+    guarded = "Memory(keep=0.5, guard=NoiseGuard(classes))"
+    assert list(rows) == [("0%", guarded), ("20%", guarded)]
     # Differences -2.0 and -2.2: a mean of -2.1 ± 12.706 * 0.1414 / sqrt(2).
     expected = ["2", "8.50 %", "-2.10", "-3.37 to -0.83", "0.84", "0.42"]
-    assert rows["20%", f"{GUARDED} 0.5"] == expected
-    assert rows["0%", f"{GUARDED} 0.5"][:3] == ["2", "4.50 %", "+0.20"]
-    assert rows["0%", f"{GUARDED} 0.5"][-1] is None, "no label is wrong to be found"
+    assert rows["20%", guarded] == expected
+    assert rows["0%", guarded][:3] == ["2", "4.50 %", "+0.20"]
+    assert rows["0%", guarded][-1] is None, "no label is wrong to be found"
 
 
 def test_what_the_guard_did_is_said(comparisons):
     said = ANALYSES["noise"](comparisons).sentence
     assert (
-        "20% of the labels wrong: sb-memory-guarded 0.5 ends at -2.10 points (95 % interval -3.37 "
-        "to -0.83) beside Traditional of the same budget." in said
+        "20% of the labels wrong: Memory(keep=0.5, guard=NoiseGuard(classes)) ends at -2.10 points "
+        "(95 % interval -3.37 to -0.83) beside plain training of the same budget." in said
     )
-    assert " 0% of the labels wrong: sb-memory-guarded 0.5 ends at +0.20 points" in said
+    clean = "Memory(keep=0.5, guard=NoiseGuard(classes)) ends at +0.20 points"
+    assert f" 0% of the labels wrong: {clean}" in said
 
 
 def test_without_wrong_labels_it_says_how_to_get_some(comparisons):

@@ -31,8 +31,8 @@ def test_errors_of_rare_and_common_classes_stand_apart(tmp_path):
     made = ANALYSES["rare"](written(tmp_path))
     assert isinstance(made, Grid)
     plain, balanced = made.rows
-    assert plain[1:] == ["1 in 30", "traditional", "2", "25.00", None, None, "3.00", None, None]
-    assert balanced[2:6] == [f"{BALANCED} 0.5", "2", "16.00", "-9.00"]
+    assert plain[1:] == ["1 in 30", "plain training", "2", "25.00", None, None, "3.00", None, None]
+    assert balanced[2:6] == ["Memory(keep=0.5, balance=labels)", "2", "16.00", "-9.00"]
     assert balanced[7:9] == ["3.60", "+0.60"]
     assert "-9.00 points in rare classes (-21.71 to +3.71) and +0.60 points" in made.sentence
 

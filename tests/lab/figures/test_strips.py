@@ -130,11 +130,11 @@ def test_records_of_a_selective_run_are_enough(comparison, add_run):
     gallery, figure = (ANALYSES[name]([comparison]) for name in ("strip", "losses"))
     assert isinstance(gallery, Gallery)
     assert list(rows_of(gallery)) == [
-        f"epoch {epoch}: cnn on digits, sb-memory 0.5, 50% kept" for epoch in (2, 3)
+        f"epoch {epoch}: cnn on digits, Memory(keep=0.5), 50% kept" for epoch in (2, 3)
     ]
     assert isinstance(figure, Figure)
     titles = [panel.title for panel in figure.views["epoch"]]
-    assert titles == ["cnn on digits, traditional", "cnn on digits, sb-memory 0.5"]
+    assert titles == ["cnn on digits, plain training", "cnn on digits, Memory(keep=0.5)"]
 
 
 def test_what_is_missing_says_what_to_record(comparison, add_run):

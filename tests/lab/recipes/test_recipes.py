@@ -130,7 +130,7 @@ def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
     told = list(table.columns[1].cells)
     assert "cnn-8 on cifar10" in told[0]
     assert "parameters" in told[0]
-    assert "kath18-keep0.33-seed1" in told[0]
+    assert "Kath18(keep=0.33, reweight=False); seeds 0, 1" in told[0]
     assert not any(tmp_path.iterdir())
 
 
@@ -458,6 +458,9 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
     status, printed, _ = run_siftback(monkeypatch, capsys, "run", "fig6", *out, "--dry-run")
     assert status == 0
     assert "table1-small" in printed
+    words = " ".join(printed.replace("│", " ").split())
+    assert "warmup 0," in words
+    assert "plain training, SelectiveLoader(..., keep=" in words
     assert not (tmp_path / "runs").exists()
 
     status, printed, _ = run_siftback(monkeypatch, capsys, "run", "fig6", *out)

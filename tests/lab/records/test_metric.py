@@ -5,11 +5,11 @@ import json
 import pytest
 
 from siftback.errors import StateError
+from siftback.lab.experiments.summary_table import rows
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.folder import SUMMARY
 from siftback.lab.records.frame import paired_differences, read_evaluations, read_runs, speedups
 from siftback.lab.records.run_summary import bits_per_character
-from siftback.lab.records.summary_table import rows
 
 POINTS = [(10.0, 10, 100.0, 40.0), (20.0, 20, 200.0, 20.0)]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from siftback.lab.experiments.summary_table import comparison_table, measured, rows
 from siftback.lab.records.formatting import readable
-from siftback.lab.records.summary_table import comparison_table, measured, rows
 from siftback.lab.records.tables import markdown
 
 

@@ -112,10 +112,10 @@ def test_verdict_is_computed_from_the_runs(filled, page):
     text = page()
     row = "\n  - **paid**: `SelectiveLoader(..., keep=0.5)` -1.05 ± 0.07\n"
     assert row in text
-    assert "- **digits**: of 1 configuration in 1 comparison 1 paid. Clearest: " in text
+    assert "- **digits**: of 1 configuration in 1 comparison 1 paid. Clearest, in " in text
     assert (
-        "Clearest: `SelectiveLoader(..., keep=0.5)` in abacus, with a test error 1.05 ± 0.07 "
-        "points lower" in text
+        "Clearest, in abacus: SelectiveLoader(..., keep=0.5) paid: test error 1.05 ± 0.07 points "
+        "lower" in text
     )
     assert text.index("## What paid") < text.index(row) < text.index("## What a verdict rests on")
 

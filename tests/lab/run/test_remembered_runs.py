@@ -10,10 +10,10 @@ from siftback.errors import ConfigError
 from siftback.lab.data.load import hold_out, load
 from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.summary_table import phase_rows
 from siftback.lab.length import PHASES
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.records.summary_table import phase_rows
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 

@@ -31,9 +31,10 @@ from siftback.lab.run.train import Training, train
 from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost
 from siftback.lab.strategies.strategy import OWN_SHARE, learns
-from siftback.lab.strategies.table import find_strategy, name_of_call
+from siftback.lab.strategies.table import call_of, find_strategy, library_name, name_of_call
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
+WEIGHTS = "weights.pt"  # of the model that `siftback train` trained
 
 DEFAULT_POLICY = CheckpointPolicy()
 
@@ -133,6 +134,8 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
         raise ConfigError(
             f"strategy {text!r}: give a share after @, such as {name}@0.33 or {name}@1/3"
         ) from None
+    if strategy.has_own_share and keep != OWN_SHARE:
+        raise ConfigError(f"{text!r}: {call_of(strategy)} finds its share itself, omit @{share}")
     return name, [keep]
 
 
@@ -170,26 +173,26 @@ def check_strategy(run: Run, settings: Settings) -> None:
     Raises:
         ConfigError: If it cannot.
     """
-    strategy = find_strategy(run.strategy)
+    strategy, name = find_strategy(run.strategy), library_name(run.label)
     try:
         choice = strategy.choice(run.keep, settings)
     except ConfigError as error:
-        raise ConfigError(f"{strategy.name} at keep={run.keep:g}: {error}") from None
+        raise ConfigError(f"{name}: {error}") from None
     if settings.mixup and (learns(choice) or strategy.moment.fills_batches):
         raise ConfigError(
-            f"mixup={settings.mixup} with {strategy.name}, which chooses by losses of training "
+            f"mixup={settings.mixup} with {name}, which chooses by losses of training "
             "itself: they would be those of mixed images; leave one of them out, or take a "
             "strategy with a selection pass"
         )
-    for name in ("mixup", "label_smoothing"):
-        if (strategy.weighted or strategy.tokens) and (value := getattr(settings, name)):
+    for setting in ("mixup", "label_smoothing"):
+        if (strategy.weighted or strategy.tokens) and (value := getattr(settings, setting)):
             raise ConfigError(
-                f"{name}={value:g} with {strategy.name}, which goes by the losses of labels as "
+                f"{setting}={value:g} with {name}, which goes by the losses of labels as "
                 "they are: leave one of them out"
             )
     if settings.noise_guard and strategy.selects and not strategy.has_guard(settings):
         raise ConfigError(
-            f"{strategy.name} cannot have a noise guard, which is a part of Memory: "
+            f"{name} cannot have a noise guard, which is a part of Memory: "
             "leave --noise-guard or the strategy out"
         )
 
@@ -324,13 +327,13 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
     if data.kind not in strategy.kinds:
         kinds = " or ".join(KINDS[kind] for kind in strategy.kinds)
         raise ConfigError(
-            f"{strategy.name} is a strategy for {kinds}, and {data.name} holds {KINDS[data.kind]}: "
-            "leave it out"
+            f"{library_name(run.label)} is a strategy for {kinds}, and {data.name} holds "
+            f"{KINDS[data.kind]}: leave it out"
         )
     if not data.has_classes and strategy.has_guard(settings):
         raise ConfigError(
-            f"{strategy.name} with a noise guard, which holds back wrong labels, and the examples "
-            f"of {data.name} have none: leave it out"
+            f"{library_name(run.label)} with a noise guard, which holds back wrong labels, and the "
+            f"examples of {data.name} have none: leave it out"
         )
     scoring_cost = 0.0
     if name := strategy.score(run.keep):
@@ -342,8 +345,8 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
     size = strategy.selection_batch(run.keep, settings)
     if size > left:
         raise ConfigError(
-            f"{run.name} takes batches of {size} examples and has {left} to train on: give a "
-            "smaller --batch-size, a larger --keep or more examples"
+            f"{library_name(run.label)} takes batches of {size} examples and has {left} to train "
+            "on: give a smaller --batch-size, a larger --keep or more examples"
         )
     # A rule that learns trains on each example at least once; seconds tell nothing beforehand.
     if choice is None or length.kind == "seconds" or (learns(choice) and not choice.needs_passes):
@@ -356,9 +359,9 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
     trained = (warm + math.ceil(epochs) * strategy.kept_of_left(run.keep)) * left
     if trained < settings.batch_size:
         raise ConfigError(
-            f"{run.name} keeps about {trained:.0f} examples in all of its training, less than a "
-            f"batch of {settings.batch_size}: give more epochs, a larger --keep or a smaller "
-            "--batch-size"
+            f"{library_name(run.label)} keeps about {trained:.0f} examples in all of its training, "
+            f"less than a batch of {settings.batch_size}: give more epochs, a larger --keep or a "
+            "smaller --batch-size"
         )
 
 
@@ -407,7 +410,7 @@ def describe_examples(data: DataSet) -> str:
     """
     labels = data.train_labels, data.test_labels
     text = data.tokenizer.encode() if isinstance(data, TextData) else b""
-    checksum = zlib.crc32(b"".join(numbers.long().numpy().tobytes() for numbers in labels) + text)
+    checksum = zlib.crc32(text, scores.label_checksum(*labels))
     return f"{len(labels[0])} and {len(labels[1])} of crc32 {checksum:08x}"
 
 
@@ -417,7 +420,8 @@ def _open(plan: Plan, folder: Path, existing: Existing, data: DataSet) -> Compar
     refuse_begun(folder, existing, "with it")
     # A folder without a comparison may have one of these names that is somebody else's.
     if existing == "overwrite" and (is_comparison(folder) or record_names(folder)):
-        (folder / PACKED).unlink(missing_ok=True)
+        for file in (PACKED, WEIGHTS, TOKENIZER):
+            (folder / file).unlink(missing_ok=True)
         for name in (RECORDS, scores.SCORES_FOLDER, CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / name, ignore_errors=True)
     comparison = Comparison.recover(folder) if existing == "resume" else None

@@ -78,6 +78,18 @@ def ignore_progress(done: float) -> None:
     """Reports nothing."""
 
 
+def label_checksum(*labels: Tensor) -> int:
+    """Returns the CRC-32 of labels, by which a record knows its examples again.
+
+    Args:
+        labels: int64[N] each.
+
+    >>> label_checksum(torch.tensor([1, 2])) == label_checksum(torch.tensor([1]), torch.tensor([2]))
+    True
+    """
+    return zlib.crc32(b"".join(numbers.long().numpy().tobytes() for numbers in labels))
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """A table of scores.
@@ -488,7 +500,7 @@ def write_subset(path: Path, table: Scores, indices: Tensor, options: dict[str, 
         indices: int64[k].
         options: How they were chosen.
     """
-    labels = zlib.crc32(table.labels.numpy().tobytes())
+    labels = label_checksum(table.labels)
     origin = {"examples": len(table.labels), "labels": labels, "scores": table.origin}
     write_columns(path, {"index": indices}, {"asked": options} | origin)
 
@@ -512,7 +524,7 @@ def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:
         for name in PLACE
         if arguments.get(name) != now[name]
     ]
-    labels = zlib.crc32(data.former_labels.numpy().tobytes())
+    labels = label_checksum(data.former_labels)
     has_other_labels = data.has_classes and origin.get("labels", labels) != labels
     if changed or has_other_labels or count != len(data.train_labels):
         other = ", of other labels" * has_other_labels

@@ -21,14 +21,13 @@ from siftback.lab.experiments.comparison import (
     prepare_data,
     refuse_begun,
 )
+from siftback.lab.experiments.summary_table import terminal_rows
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.folder import is_comparison, is_locked, locked, record_names
-from siftback.lab.records.summary_table import terminal_rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import parse_numbers, parse_setting
-from siftback.lab.strategies.table import library_name
 
 State = Literal["done", "running", "stopped", "missing"]
 
@@ -176,7 +175,7 @@ def sweep_table(grid: Sequence[GridCell]) -> Table:
         head = cell.values | {"cell": cell.state, "runs": runs}
         # Two columns less, in whose place the settings are.
         out = "worst class", "kept"
-        results = terminal_rows(cell.comparison, library_name, out) if cell.comparison else []
+        results = terminal_rows(cell.comparison, out) if cell.comparison else []
         for row in results or [{}]:
             table.append(head | row)
             head = dict.fromkeys(head, "")

@@ -6,7 +6,6 @@ Errors are of all examples, where a share of the labels is wrong, and of rare cl
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from siftback.lab.figures.analyses import Finding
@@ -16,6 +15,7 @@ from siftback.lab.figures.titles import group_by_settings, task, titled
 from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
+from siftback.lab.strategies.table import PLAIN, library_name
 
 
 def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -33,9 +33,10 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             differences = frame.paired_differences(runs, run.label, baseline)
             mean, low, high = frame.interval(differences)
             lower, upper = ([], []) if math.isnan(low) else ([low], [high])
-            series.append(Series(run.label, [run.label], [mean], lower, upper, run.family))
+            name = library_name(run.label)
+            series.append(Series(name, [name], [mean], lower, upper, run.family))
             if len(differences) > 1:
-                over_seeds[run.label] = differences
+                over_seeds[name] = differences
         if series:
             label = f"difference in final {metric.noun} ({metric.plural})"
             panel = Panel(heading, "strategy", label, "points", series)
@@ -45,14 +46,14 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: Metric) -> str:
     counts = frame.tally(map(frame.judge, differences.values()))
-    ends = [(label, *frame.interval(values), len(values)) for label, values in differences.items()]
+    ends = [(name, *frame.interval(values), len(values)) for name, values in differences.items()]
     best = min(ends, key=lambda end: end[1], default=None)
     if best is None:
         return f"{heading}: one seed each, which has no spread."
-    digits, (label, mean, low, high, seeds) = metric.digits, best
+    digits, (name, mean, low, high, seeds) = metric.digits, best
     within = frame.signed_interval(low, high, digits) or "none"
     return (
-        f"{heading}: beside Traditional of the same budget {counts}; the lowest, {label}, is at "
+        f"{heading}: beside {PLAIN} of the same budget {counts}; the lowest, {name}, is at "
         f"{mean:+.{digits}f} {metric.points} (95 % interval {within}, {seeds} seeds)."
     )
 
@@ -102,12 +103,13 @@ def ends_by_noise(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for end in noisy_ends(comparisons):
         rates = [f"{end[name]:.2f}" if end[name] >= 0 else None for name in ("precision", "recall")]
         difference, within = f"{end['difference']:+.2f}", frame.signed_interval(*end["interval"])
-        row = [end["task"], f"{end['wrong']:.0%}", end["label"], str(end["seeds"])]
+        name = library_name(end["label"])
+        row = [end["task"], f"{end['wrong']:.0%}", name, str(end["seeds"])]
         row += [end["baseline"], difference, within or None, *rates]
         interval_of = f" (95 % interval {within})" if within else ""
         sentence = (
-            f"{end['task']}, {end['wrong']:.0%} of the labels wrong: {end['label']} ends at "
-            f"{difference} points{interval_of} beside Traditional of the same budget."
+            f"{end['task']}, {end['wrong']:.0%} of the labels wrong: {name} ends at "
+            f"{difference} points{interval_of} beside {PLAIN} of the same budget."
         )
         yield Finding(sentence if end["guarded"] else "", rows=[row])
 
@@ -136,12 +138,13 @@ def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         runs = runs[runs.test_error_rare.notna()]
         for label, group in runs.groupby("label", sort=False):
             baseline = label if label == TRADITIONAL else frame.same_budget(runs, label)
-            row = [task(comparison), f"1 in {times}", label, str(len(group))]
+            name = library_name(label)
+            row: list[str | None] = [task(comparison), f"1 in {times}", name, str(len(group))]
             differences = []
             for kind in ("rare", "common"):
-                name = f"test_error_{kind}"
-                row.append(f"{statistics.mean(group[name]):.2f}")
-                pairs = frame.pair_seeds(runs, label, baseline, name) if baseline else []
+                error_of = f"test_error_{kind}"
+                row.append(f"{statistics.mean(group[error_of]):.2f}")
+                pairs = frame.pair_seeds(runs, label, baseline, error_of) if baseline else []
                 if baseline == label or not pairs:
                     row += [None, None]
                     continue
@@ -151,8 +154,8 @@ def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 differences.append(
                     f"{mean:+.2f} points in {kind} classes" + (f" ({ends})" if ends else "")
                 )
-            sentence = f"{task(comparison)}, rare classes cut to 1 in {times}: {label} ends at "
-            sentence += f"{' and '.join(differences)} beside Traditional of the same budget."
+            sentence = f"{task(comparison)}, rare classes cut to 1 in {times}: {name} ends at "
+            sentence += f"{' and '.join(differences)} beside {PLAIN} of the same budget."
             yield Finding(sentence if differences else "", rows=[row])
 
 
@@ -171,7 +174,7 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Iterator[Findin
         plain = runs[runs.label == TRADITIONAL]
         machine = frame.machine_of(runs, TRADITIONAL)
         groups = {
-            label: group
+            library_name(label): group
             for label, group in runs[runs.selective].groupby("label", sort=False)
             if frame.machine_of(runs, label) == machine
         }
@@ -181,11 +184,11 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Iterator[Findin
         seconds = [list(group.seconds / plain.seconds.mean()) for group in groups.values()]
         ideal = Series("ideal", list(groups), shares, group="ideal")
         measured = Series.over_seeds("measured", list(groups), seconds, "measured")
-        label = "share of Traditional's epoch"
+        label = f"share of an epoch of {PLAIN}"
         panel = Panel(heading, "strategy", label, "bars", [ideal, measured])
         over = {
-            label: share / least - 1
-            for label, share, least in zip(groups, measured.y, ideal.y, strict=True)
+            name: share / least - 1
+            for name, share, least in zip(groups, measured.y, ideal.y, strict=True)
         }
         least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
         sentence = (
@@ -203,9 +206,7 @@ def agreement_over_training(comparisons: Sequence[Comparison]) -> Iterator[Findi
         compared = tests.dropna(subset="agreement")
         if compared.empty:
             continue
-        series = [
-            replace(line, group=line.label) for line in mean_curves(compared, "epoch", "agreement")
-        ]
+        series = mean_curves(compared, "epoch", "agreement", by="label")
         means = {line.label: statistics.mean(line.y) for line in series}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
         sentence = (

@@ -11,7 +11,7 @@ from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.observed import Watched, watched
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import Look
-from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.strategies.table import PLAIN
 
 # The paper's snapshot; of a shorter run it is the end.
 EPOCH = 10.0
@@ -78,21 +78,19 @@ def by_percentile(
     label, of_test_set = MEASURES[measure]
     fifth = PARTS // 5
     for group in watched(comparisons, "confidence"):
-        lines = {run.label: _line(run, of_test_set) for run in group}
+        lines = {run.name: _line(run, of_test_set) for run in group}
         epoch = max(_snapshot(looks).epoch for looks in group[0].seeds)
         heading = f"{group[0].title}, epoch {epoch:.3g}"
         panel = Panel(heading, "percentile of test examples", label, "line", list(lines.values()))
-        # The hardest fifth and the easiest, beside Traditional's.
+        # The hardest fifth and the easiest, beside plain training's.
         ends = {
             label: (float(np.mean(line.y[:fifth])), float(np.mean(line.y[-fifth:])))
             for label, line in lines.items()
         }
-        selective = [run.label for run in group if run.first.selective]
+        selective = [run.name for run in group if run.first.selective]
         best = sorted(selective, key=lambda label: -ends[label][0])[:1]
-        shown = [label for label in (TRADITIONAL, *best) if label in ends]
-        listing = "; ".join(
-            "{} {:.1f} % and {:.1f} %".format(label, *ends[label]) for label in shown
-        )
+        shown = [label for label in (PLAIN, *best) if label in ends]
+        listing = "; ".join("{} {:.1f} % and {:.1f} %".format(name, *ends[name]) for name in shown)
         sentence = f"{heading}, hardest fifth of the test set and easiest: {listing}."
         yield Finding(sentence, views={"percentile": [panel]})
 
@@ -109,4 +107,4 @@ def _line(run: Watched, of_test_set: OfTestSet) -> Series:
         tested = columns["split"] == "test"
         seeds.append(of_test_set(columns["confidence"][tested], columns["correct"][tested]))
     values = np.stack(seeds).T.tolist()
-    return Series.over_seeds(run.label, PERCENTILES.tolist(), values, run.first.family)
+    return Series.over_seeds(run.name, PERCENTILES.tolist(), values, run.first.family)

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple, Self
 
 import pandas as pd
@@ -14,6 +13,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import listed
 from siftback.lab.records.frame import Axis, read_evaluations, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
+from siftback.lab.strategies.table import PLAIN, library_name, strategy_name
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {
@@ -79,12 +79,14 @@ def staleness(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         curves = curves.beside_traditional(curves.runs.family.isin(["sb", "stale-sb"]))
         forwards, finals = curves.means("examples_forwarded"), curves.means("final")
         points = [
-            Series(label, [forwards[label]], [finals[label]], group=label) for label in finals.index
+            Series(library_name(label), [forwards[label]], [final], group=label)
+            for label, final in finals.items()
         ]
         x_label, y_label = "examples forwarded in all of training", f"final {curves.metric.axis}"
         panels.append(Panel(curves.title, x_label, y_label, "points", points))
         ends = "; ".join(
-            f"{label} {forwards[label] / 1e6:.3g} M forwards and {curves.metric.written(final)}"
+            f"{library_name(label)} {forwards[label] / 1e6:.3g} M forwards and "
+            f"{curves.metric.written(final)}"
             for label, final in finals.items()
         )
         yield plot_curves(curves, sentence=f"{curves.title}: {ends}.")
@@ -119,8 +121,8 @@ def selectivity(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             f"{run.keep_asked:.2g} kept {written(finals[run.label])}" for run in shares.itertuples()
         )
         if TRADITIONAL in finals:
-            ends += f"; traditional {written(finals[TRADITIONAL])}"
-        sentence = f"{curves.title}, final {curves.metric.noun} of {swept}: {ends}."
+            ends += f"; {PLAIN} {written(finals[TRADITIONAL])}"
+        sentence = f"{curves.title}, final {curves.metric.noun} of {strategy_name(swept)}: {ends}."
         yield plot_curves(curves, sentence=sentence)
 
 
@@ -175,7 +177,7 @@ def plot_varied(
     return without_matched(item for item in ended if len(kinds[same(item)]) > 1)
 
 
-def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:
+def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged", by: str = "family") -> list[Series]:
     """Returns means over the seeds of a column over another, and between which ends the seeds lie.
 
     The k-th point of a curve is of the seeds' k-th evaluations, up to the last that all have.
@@ -184,23 +186,25 @@ def mean_curves(tests: pd.DataFrame, x: str, y: str = "judged") -> list[Series]:
         tests: Evaluations, as `read_evaluations` returns them.
         x: The column that is the x axis.
         y: The column that is the y axis.
+        by: The column that is a curve's group: the strategy's family, or the label.
 
     Returns:
-        A curve for each configuration, of its strategy's family; matched ones stand back.
+        A curve for each configuration; matched ones stand back.
     """
     last = tests.groupby(["label", "record"]).number.max().groupby("label").min()
     tests = tests[tests.number <= tests.label.map(last)]
     # Not by groups of the table, which take many times as long for as few rows.
     points: dict[tuple[str, str, str], dict[int, list[tuple[float, float]]]] = {}
-    keys = zip(tests.label, tests.family, tests.strategy, strict=True)
+    keys = zip(tests.label, tests[by], tests.strategy, strict=True)
     for key, number, amount, value in zip(keys, tests.number, tests[x], tests[y], strict=True):
         points.setdefault(key, {}).setdefault(number, []).append((amount, value))
     series = []
-    for (label, family, strategy), by_number in points.items():
+    for (label, group, strategy), by_number in points.items():
         of_line = [by_number[number] for number in sorted(by_number)]
         spent = [statistics.fmean(amount for amount, _ in seeds) for seeds in of_line]
         heights = [[value for _, value in seeds] for seeds in of_line]
-        series.append(Series.over_seeds(label, spent, heights, family, strategy == MATCHED))
+        name, is_matched = library_name(label), strategy == MATCHED
+        series.append(Series.over_seeds(name, spent, heights, group, is_matched))
     return series
 
 
@@ -213,11 +217,9 @@ def plot_curves(curves: Curves, first: str = "time", sentence: str = "") -> Find
         sentence: The finding, where each configuration has a colour of its own; where there is
             none, one colour per strategy, and how the best configuration ends.
     """
-    views = {}
+    views, by = {}, "label" if sentence else "family"
     for view in sorted(AXES, key=lambda view: view != first):
-        series = mean_curves(curves.tests, AXES[view][0])
-        if sentence:
-            series = [replace(line, group=line.label) for line in series]
+        series = mean_curves(curves.tests, AXES[view][0], by=by)
         views[view] = [curve_panel(curves.title, view, curves.metric.axis, series)]
     return Finding(sentence or describe_best(curves, first), curves.metric.noun, views)
 
@@ -235,26 +237,26 @@ def describe_best(curves: Curves, view: str) -> str:
     best = finals[selective if len(selective) else finals.index].idxmin()
     title, metric, end = curves.title, curves.metric, finals[best]
     if best == TRADITIONAL or TRADITIONAL not in finals:
-        return best_end(title, metric, best, end, None)
+        return best_end(title, metric, library_name(best), end, None)
     axis, unit = AXES[view][0], {"time": "seconds"}.get(view, view)
     spent = curves.tests.groupby(["label", "record"])[axis].last().groupby("label").mean()
     whole = spent[TRADITIONAL]
     share = f", with {spent[best] / whole:.2f} of its {unit}" if whole else ""
-    return best_end(title, metric, best, end, finals[TRADITIONAL], share)
+    return best_end(title, metric, library_name(best), end, finals[TRADITIONAL], share)
 
 
 def best_end(
-    title: str, metric: Metric, label: str, end: float, baseline: float | None, share: str = ""
+    title: str, metric: Metric, name: str, end: float, baseline: float | None, share: str = ""
 ) -> str:
     """Says how the best configuration ends, beside Traditional where that was run.
 
     Args:
         title: The comparison.
         metric: What it is judged by.
-        label: The best configuration.
+        name: The best configuration's, for readers.
         end: Its final error or loss.
         baseline: Traditional's.
         share: What it spent of what Traditional did.
     """
-    beside = "" if baseline is None else f", traditional at {metric.written(baseline)}{share}"
-    return f"{title}: {label} ends at {metric.written(end)}{beside}."
+    beside = "" if baseline is None else f", {PLAIN} at {metric.written(baseline)}{share}"
+    return f"{title}: {name} ends at {metric.written(end)}{beside}."

@@ -22,7 +22,7 @@ from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import Range, machine_of
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.strategies.table import find_strategy
+from siftback.lab.strategies.table import PLAIN, find_strategy, library_name, strategy_name
 
 METHODS = (
     *("sb", "random", "sb-single-pass", "random-single-pass"),
@@ -52,7 +52,8 @@ def accuracy(
         for strategy, swept in runs.groupby("strategy", sort=False):
             finals_of = swept.groupby("label", sort=False).final
             seeds = [list(100 - of_share) for _, of_share in finals_of]
-            ends.append(Series.over_seeds(strategy, list(swept.left_out.unique()), seeds, strategy))
+            name, shares = strategy_name(strategy), list(swept.left_out.unique())
+            ends.append(Series.over_seeds(name, shares, seeds, strategy))
         lines = [
             Series(line.label, line.x, [100 - y for y in line.y], group=line.group)
             for line in mean_curves(curves.tests, "epoch")
@@ -61,7 +62,7 @@ def accuracy(
             Panel(curves.title, "examples left out (%)", "final accuracy (%)", "line", ends),
             Panel(curves.title, "epoch", "accuracy (%)", "line", lines),
         ]
-        written = ", ".join(f"{label} {100 - final:.2f} %" for label, final in finals.items())
+        written = ", ".join(f"{library_name(x)} {100 - final:.2f} %" for x, final in finals.items())
         yield Finding(f"{curves.title}, final accuracy: {written}.", views={"epoch": panels})
 
 
@@ -186,13 +187,14 @@ def runtime(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 ratio = ratios[label] = seconds.median() / base
             spread = Range(seconds.median(), seconds.min(), seconds.max())
             before = 100 * find_strategy(seeds.strategy.iloc[0]).dropped(seeds.keep_asked.iloc[0])
-            rows.append([label, curves.title, seeds.left_out.mean(), before, spread, ratio])
+            shares = seeds.left_out.mean(), before
+            rows.append([library_name(label), curves.title, *shares, spread, ratio])
         del ratios[TRADITIONAL]
         sentence = ""
         if ratios:
             fastest = min(ratios, key=ratios.__getitem__)
-            share = f"{ratios[fastest]:.2f} of Traditional's"
-            sentence = f"{curves.title}: an epoch of {fastest} takes {share}."
+            share = f"{ratios[fastest]:.2f} of that of {PLAIN}"
+            sentence = f"{curves.title}: an epoch of {library_name(fastest)} takes {share}."
         yield Finding(sentence, rows=rows)
 
 

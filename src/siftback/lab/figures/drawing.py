@@ -87,7 +87,8 @@ def _draw_view(figure: Figure, view: str) -> Canvas:
     panels, looks = figure.views[view], styles.assign_styles(figure.keys)
     rows = math.ceil(len(panels) / COLUMNS)
     columns = math.ceil(len(panels) / rows)
-    width = columns * PANEL[0] + 0.6
+    names = [name for panel in panels for name in panel.names]  # beside the axes
+    width = columns * (PANEL[0] + 0.06 * max(map(len, names), default=0)) + 0.6
     labels = {series.label for panel in panels for series in panel.series}
     abreast = min(2 * columns, max(1, int(width / (0.07 * max(map(len, labels)) + 0.6))))
     title = textwrap.wrap(figure.title, round(LETTERS * width))
@@ -168,7 +169,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: styles.Styles) -> None:
         axes.set_xlabel(panel.x_label)
         axes.set_ylabel(panel.y_label)
         axes.grid(color="0.9", linewidth=0.8)
-    axes.set_title(panel.title, fontsize="medium", wrap=True)
+    axes.set_title(textwrap.fill(panel.title, round(LETTERS * PANEL[0])), fontsize="medium")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -17,10 +17,9 @@ from siftback.lab.figures.figure import Figure, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_evaluations, read_runs
 from siftback.lab.records.run_summary import METRICS, TRADITIONAL
-from siftback.lab.strategies.table import library_name
+from siftback.lab.strategies.table import PLAIN
 
 PLOT = "error"
-PLAIN = library_name(TRADITIONAL)
 
 
 def draw_errors(comparison: Comparison, folder: Path) -> list[Path]:
@@ -46,10 +45,10 @@ def error_figure(comparison: Comparison) -> Figure:
     plain, metric, panels = runs[runs.label == TRADITIONAL], comparison.metric, []
     for view, (axis, _) in AXES.items():
         series = []
-        for line in mean_curves(tests, axis):
-            final = mean_and_spread(runs.final[runs.label == line.label])
-            label = f"{library_name(line.label)}: {final:.{metric.digits}f} {metric.unit}"
-            series.append(replace(line, label=label, group=partners[line.label]))
+        for line in mean_curves(tests, axis, by="label"):
+            final = mean_and_spread(runs.final[runs.label == line.group])
+            label = f"{line.label}: {final:.{metric.digits}f} {metric.unit}"
+            series.append(replace(line, label=label, group=partners[line.group]))
         if not plain.empty:
             if view == "cost":
                 budget = float(plain.cost_forward_units.mean())

@@ -10,6 +10,7 @@ from siftback.lab.figures.titles import group_by_settings, task
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.strategies.table import library_name
 
 
 def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -40,15 +41,16 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             written = [
                 f"{rate:g}: {mean_and_spread(ends[rate]):.{metric.digits}f}" for rate in ends
             ]
-            best_rate = f"{lowest[label][1]:g}"
-            rows.append([title, label, str(len(ends)), "; ".join(written), best_rate])
+            name, best_rate = library_name(label), f"{lowest[label][1]:g}"
+            rows.append([title, name, str(len(ends)), "; ".join(written), best_rate])
         # The best method beside Traditional, each at the rate at which it ends lowest.
         plain, sentence = lowest.pop(TRADITIONAL, None), ""
         if plain and lowest:
             best = min(lowest, key=lowest.__getitem__)
             end, rate = lowest[best]
             about_best = f"{title}, each at its own best rate"
-            sentence = best_end(about_best, metric, f"{best} at {rate:g}", end, plain[0])
+            name = f"{library_name(best)} at {rate:g}"
+            sentence = best_end(about_best, metric, name, end, plain[0])
         yield Finding(sentence, rows=rows)
 
 

@@ -149,18 +149,18 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Iterator[Fin
         keeps = [run.first.keep_asked for run in runs if run.first.selective]
         beta = 1 / keeps[0] - 1 if keeps else 2.0
         probabilities = {  # of each seed float32[looks, examples]
-            run.label: [
+            run.name: [
                 np.stack([selection_probabilities(look.columns["loss"], beta) for look in looks])
                 for looks in run.seeds
             ]
             for run in runs
         }
-        order = np.argsort(probabilities[runs[0].label][0].mean(0), kind="stable")
+        order = np.argsort(probabilities[runs[0].name][0].mean(0), kind="stable")
         examples = order[evenly_spaced(len(order), EXAMPLES)]
         panels = []
         for run in runs:
             epochs = [look.epoch for look in run.seeds[0]]
-            lines = probabilities[run.label][0].T
+            lines = probabilities[run.name][0].T
             series = [
                 Series(name, epochs, lines[example].tolist(), group=name)
                 for example in examples
@@ -168,12 +168,12 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Iterator[Fin
             ]
             panels.append(Panel(run.heading, "epoch", PROBABILITY, "line", series))
         variances = {
-            label: statistics.mean(float(seed.var(0, ddof=1).mean()) for seed in seeds)
-            for label, seeds in probabilities.items()
+            name: statistics.mean(float(seed.var(0, ddof=1).mean()) for seed in seeds)
+            for name, seeds in probabilities.items()
         }
         bars = Series("variance", list(variances), list(variances.values()), group="variance")
         panels.append(Panel(title, "strategy", "variance of the probability", "bars", [bars]))
-        written = ", ".join(f"{value:.3f} under {label}" for label, value in variances.items())
+        written = ", ".join(f"{value:.3f} under {name}" for name, value in variances.items())
         sentence = (
             f"{title}, beta {beta:.2g}: mean variance of the probability of {len(index):,} "
             f"examples {written}."

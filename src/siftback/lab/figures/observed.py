@@ -13,6 +13,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import in_order
 from siftback.lab.records.observations import Look, looks
 from siftback.lab.records.run_summary import TRADITIONAL, RunSummary
+from siftback.lab.strategies.table import library_name
 
 
 class Watched(NamedTuple):
@@ -31,14 +32,14 @@ class Watched(NamedTuple):
     seeds: Sequence[Sequence[Look]]
 
     @property
-    def label(self) -> str:
-        """Its name, the same for all of its seeds."""
-        return self.first.label
+    def name(self) -> str:
+        """Its name for readers, the same for all of its seeds."""
+        return library_name(self.first.label)
 
     @property
     def heading(self) -> str:
-        """The title of its comparison, and its label."""
-        return f"{self.title}, {self.label}"
+        """The title of its comparison, and its name."""
+        return f"{self.title}, {self.name}"
 
 
 def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watched]]:
@@ -64,7 +65,7 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
 def watched_once(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
     """Returns, of each comparison, what was observed of Traditional, or of the first that was."""
     return [
-        next((run for run in runs if run.label == TRADITIONAL), runs[0])
+        next((run for run in runs if run.first.label == TRADITIONAL), runs[0])
         for runs in watched(comparisons, kind)
     ]
 

@@ -11,6 +11,7 @@ from siftback.lab.figures.titles import images, number_set
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import machine_of
 from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.strategies.table import strategy_name
 
 
 def frontier(points: pd.DataFrame) -> "pd.Series[bool]":
@@ -46,11 +47,12 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         task = curves.title + images(comparison)
         if number := number_set(sets, task, comparison):
             task += f" ({number + 1})"
+        families = dict(zip(curves.runs.label, curves.runs.family, strict=True))
         for view in ("time", "cost", "steps"):
-            for line in mean_curves(curves.tests, AXES[view][0]):
-                machine = f", on {machine_of(curves.runs, line.label)}" if view == "time" else ""
+            for line in mean_curves(curves.tests, AXES[view][0], by="label"):
+                machine = f", on {machine_of(curves.runs, line.group)}" if view == "time" else ""
                 # What is faint is Traditional, matched.
-                family = TRADITIONAL if line.faint else line.group
+                family = TRADITIONAL if line.faint else families[line.group]
                 about = view, f"{task}{machine}", curves.metric, family
                 rows += [(*about, x, y) for x, y in zip(line.x, line.y, strict=True)]
     table = pd.DataFrame(rows, columns=["view", "heading", "metric", "family", "spent", "error"])
@@ -60,7 +62,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         if view == "time":
             shares = points.groupby("family", sort=False).optimal.sum() / count
             shares = shares.sort_values(ascending=False, kind="stable")
-            written = ", ".join(f"{family} {share:.0%}" for family, share in shares.items())
+            written = ", ".join(f"{strategy_name(name)} {s:.0%}" for name, s in shares.items())
             sentence = f"{heading}: of {count} Pareto-optimal points, {written}."
         panel = plot_frontier(heading, AXES[view][1], metric.axis, points)
         yield Finding(sentence, metric.noun, {view: [panel]})
@@ -71,8 +73,8 @@ def plot_frontier(heading: str, x_label: str, y_label: str, points: pd.DataFrame
     series = []
     for family, of_family in points.groupby("family", sort=False):
         for faint, among in of_family.groupby(~of_family.optimal):
-            label = f"{family}, not optimal" if faint else family
+            name = strategy_name(family) + (", not optimal" if faint else "")
             spent, errors = list(among.spent), list(among.error)
-            series.append(Series(label, spent, errors, group=family, faint=bool(faint)))
+            series.append(Series(name, spent, errors, group=family, faint=bool(faint)))
     positive = bool((points[["spent", "error"]] > 0).all(axis=None))
     return Panel(heading, x_label, y_label, "points", series, log_x=positive, log_y=positive)

@@ -25,7 +25,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import OUTCOMES, Outcome, judge, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric, run_label
-from siftback.lab.strategies.table import library_name
+from siftback.lab.strategies.table import PLAIN, library_name
 
 LEAST_POINTS = 5
 """The fewest budgets of a curve."""
@@ -165,7 +165,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for method in methods:
         ratio, metric = method.ratio.ratio, method.experiment.metric
         row = [
-            *(method.experiment.title, method.label, f"{method.budget:g}"),
+            *(method.experiment.title, library_name(method.label), f"{method.budget:g}"),
             *(str(method.ratio.seeds), metric.written(method.end)),
             None if method.ratio.flat else str(Bounded(ratio.value * method.budget, ratio.side)),
             method.words,
@@ -179,8 +179,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         lowest = min(means, key=means.__getitem__)
         if methods and lowest < max(means):
             yield Finding(
-                f"{experiment.title}: Traditional ends lowest at {lowest:g} of {max(means):g} "
-                "epochs."
+                f"{experiment.title}: {PLAIN} ends lowest at {lowest:g} of {max(means):g} epochs."
             )
     by_machines: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for item in measured:
@@ -207,7 +206,7 @@ def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             seeds = [list(by_seed.values()) for by_seed in ends.values()]
             series.append(Series.over_seeds(library_name(label), list(ends), seeds, label))
         positive = min(min(line.y) for line in series) > 0
-        labels = "budget, in epochs of Traditional", experiment.metric.axis
+        labels = f"budget, in epochs of {PLAIN}", experiment.metric.axis
         panel = Panel(experiment.title, *labels, "line", series, log_x=True, log_y=positive)
         yield Finding(_best_end(experiment, lines), views={"budget": [panel]})
 
@@ -263,7 +262,7 @@ def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
     }
     best = min(means, key=means.__getitem__)
     title, baseline = f"{experiment.title}, {budget:g} epochs", experiment.means.get(budget)
-    return best_end(title, experiment.metric, best, means[best], baseline)
+    return best_end(title, experiment.metric, library_name(best), means[best], baseline)
 
 
 def _ratio_sentence(ratios: Sequence[MethodRatio]) -> str:
@@ -365,7 +364,7 @@ def panel_of(label: str, cases: Sequence[MethodRatio], y_label: str) -> Panel:
         y = [case.budget for case in group] if "budget" in y_label else of_examples
         if group:
             series.append(Series(words, x, y, group=words))
-    x_label = "plain training's error at the budget, %"
+    x_label = f"{PLAIN}'s error at the budget, %"
     return Panel(library_name(label), x_label, y_label, "points", series, log_x=True, log_y=True)
 
 

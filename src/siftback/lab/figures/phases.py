@@ -13,6 +13,7 @@ from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import crossing, machine_of, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
+from siftback.lab.strategies.table import PLAIN, library_name
 
 # The phases of the clock, and their names in the paper.
 NAMES = {
@@ -36,7 +37,7 @@ def until_near(comparisons: Sequence[Comparison], factor: float) -> Iterator[Fin
             continue
         targets = dict(zip(plain.seed, factor * plain.final, strict=True))
         spent = {
-            label: mean_phases(points, targets)
+            library_name(label): mean_phases(points, targets)
             for label, points in tests.groupby("label", sort=False)
         }
         reached = {label: phases for label, phases in spent.items() if not phases.empty}
@@ -117,6 +118,6 @@ def forward_and_backward(comparisons: Sequence[Comparison]) -> Iterator[Finding]
         f"Over {len(models)} models a backward takes {min(ratios):.2f} to {max(ratios):.2f} "
         "times as long as a forward."
     )
-    heading, label = "Training of Traditional", "milliseconds per batch"
+    heading, label = PLAIN.capitalize(), "milliseconds per batch"
     panel = Panel(heading, "model", label, "stacked", series)
     yield Finding(sentence, views={"time": [panel]})

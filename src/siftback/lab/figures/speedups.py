@@ -7,6 +7,7 @@ from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import TABLE_1_FACTORS, Axis, pair_seeds, read_runs, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
+from siftback.lab.strategies.table import PLAIN, library_name
 
 AXES: tuple[Axis, ...] = ("seconds", "cost")
 
@@ -33,15 +34,16 @@ def table_1(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         for label in runs.label[runs.selective].unique():
             cells = [faster for axis in faster_by_axis for faster in axis[label].values()]
             seeds = str(len(pair_seeds(runs, label, TRADITIONAL, "seed")))
-            rows.append([label, heading, seeds, final if errors else metric.written(final), *cells])
+            end = final if errors else metric.written(final)
+            rows.append([library_name(label), heading, seeds, end, *cells])
             if (faster := faster_by_axis[1][label][nearest]) is not None:
                 faster_in_cost[label] = faster.median
         # Of those that got nearest, the fastest one in cost, which no machine blurs.
-        goal = f"{nearest:g} times the final {metric.noun} of Traditional"
+        goal = f"{nearest:g} times the final {metric.noun} of {PLAIN}"
         if faster_in_cost:
             best = max(faster_in_cost, key=faster_in_cost.__getitem__)
             share = f"1/{faster_in_cost[best]:.2f} of its cost"
-            sentence = f"{heading}: {best} reaches {goal} at {share}."
+            sentence = f"{heading}: {library_name(best)} reaches {goal} at {share}."
         else:
             sentence = f"{heading}: no strategy reaches {goal} in every seed."
         yield Finding(sentence, metric.noun, rows=rows)

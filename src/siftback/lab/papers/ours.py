@@ -25,7 +25,7 @@ from siftback.lab.records.frame import (
     speedups,
 )
 from siftback.lab.records.run_summary import TRADITIONAL
-from siftback.lab.strategies.table import library_name
+from siftback.lab.strategies.table import PLAIN, library_name
 
 Comparisons = Sequence[Comparison]
 
@@ -113,7 +113,7 @@ def cosines(comparisons: Comparisons) -> str:
 def at_percentile(comparisons: Comparisons, figure: str, percentile: float) -> str:
     """Returns figure 8's or 9's values at a percentile, of SB and of Traditional."""
     lines = _series(figure, comparisons, "percentile")
-    labels = _runs(comparisons[0], "sb").label.iloc[0], TRADITIONAL
+    labels = library_name(_runs(comparisons[0], "sb").label.iloc[0]), PLAIN
     sb, plain = (
         np.interp(percentile, np.asarray(lines[label].x, float), lines[label].y) for label in labels
     )
@@ -155,8 +155,7 @@ def pareto(comparisons: Comparisons) -> str:
 def variances(comparisons: Comparisons) -> str:
     """Returns figure 15's mean variance of an example's probability of selection, by strategy."""
     (spread,) = _series("fig15", comparisons, "epoch", panel=-1).values()
-    names = [library_name(str(label)) for label in spread.x]
-    return ", ".join(f"{name} {y:.3f}" for name, y in zip(names, spread.y, strict=True))
+    return ", ".join(f"{name} {y:.3f}" for name, y in zip(spread.x, spread.y, strict=True))
 
 
 def passes(comparisons: Comparisons) -> str:
@@ -184,10 +183,10 @@ def epoch(comparisons: Comparisons, strategy: str, keep: float) -> str:
     """Returns the seconds of an epoch, and these over the baseline's."""
     grid = _draw("diet-table", comparisons)
     assert isinstance(grid, Grid)
-    label = strategy
+    name = PLAIN
     if strategy != TRADITIONAL:
-        label = _runs(comparisons[0], strategy, keep).label.iloc[0]
-    *_, seconds, ratio = next(row for row in grid.rows if row[0] == label)
+        name = library_name(_runs(comparisons[0], strategy, keep).label.iloc[0])
+    *_, seconds, ratio = next(row for row in grid.rows if row[0] == name)
     assert isinstance(seconds, Range)
     assert isinstance(ratio, float)
     return f"{seconds.median:.2f} s, {ratio:.2f} of the baseline's"

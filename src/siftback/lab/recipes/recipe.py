@@ -33,7 +33,7 @@ from siftback.lab.settings import (
     parse_setting,
     parse_switch,
 )
-from siftback.lab.strategies.table import find_strategy
+from siftback.lab.strategies.table import find_strategy, library_name
 
 _FOLDER = Path(__file__).parent
 # The types of a file's keys, beside settings: of a list those of its entries.
@@ -499,16 +499,17 @@ def plan_table(plans: Mapping[Path, Plan]) -> Table:
     rows = []
     for folder, plan in plans.items():
         done = "finished; " if is_finished(plan, folder) else ""
-        settings, runs = plan.settings, plan.runs()
+        settings, runs, recorded = plan.settings, plan.runs(), plan.settings.recorded()
         changed = [
-            f"{field.name} {fact(value)}"
+            f"{field.name} {fact(recorded[field.name])}"
             for field in fields(Settings)
             if field.name not in ("data", "model", "width", "norm", "train_limit")
-            and (value := getattr(settings, field.name)) != field.default
+            and getattr(settings, field.name) != field.default
         ]
         what = (
             f"{done}{settings.model_name} on {_data(settings)}, {', '.join(changed)}; "
-            f"{count_parameters(plan):,} parameters\n{listed(run.name for run in runs)}"
+            f"{count_parameters(plan):,} parameters\n"
+            f"{listed(library_name(run.label) for run in runs)}; seeds {listed(plan.seeds)}"
         )
         count, cost = str(len(runs)), _cost([plan])
         rows.append({"folder": str(folder), "what": what, "runs": count, "cost": cost})

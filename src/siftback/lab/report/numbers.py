@@ -7,7 +7,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.report.verdict import Verdict, verdicts
-from siftback.lab.strategies.table import STRATEGIES, library_name
+from siftback.lab.strategies.table import STRATEGIES
 
 _COUNTED = (
     "keep_measured",
@@ -75,5 +75,5 @@ def verdict_numbers(verdict: Verdict) -> dict[str, Any]:
         "seconds_over_baseline": verdict.seconds,
         "difference_from_full_training": verdict.whole_error and verdict.whole_error._asdict(),
         "cost_over_full_training": verdict.whole_cost,
-        "sentence": verdict.told(library_name(verdict.label), library_name(TRADITIONAL)),
+        "sentence": verdict.sentence,
     }

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from siftback import __version__
+from siftback.lab.experiments.summary_table import measured, phase_rows, rows
 from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.curves import AXES
 from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing, Series
@@ -32,12 +33,11 @@ from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.folder import SUMMARY
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
 from siftback.lab.records.frame import in_order, machine_of, read_runs, signed_interval
-from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import as_csv, tabulate
 from siftback.lab.report.measurements_page import benchmarks_of
 from siftback.lab.report.results_page import BENCHMARKS, read_templates
 from siftback.lab.report.verdict import RULE, Verdict, difference_of, headline, verdicts
-from siftback.lab.strategies.table import library_name
+from siftback.lab.strategies.table import library_name, strategy_name
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes
@@ -124,14 +124,12 @@ def render_page(
         papers: Tables of the papers' numbers beside ours.
         benchmarks: Tables of benchmarks: ``title``, ``environment`` and ``rows``.
     """
-    judged = [
-        replace(verdict, label=library_name(verdict.label)) for verdict in verdicts(comparisons)
-    ]
+    judged = verdicts(comparisons)
     described = [describe_comparison(name, comparison) for name, comparison in named(comparisons)]
     figures = [analysis for analysis in analyses if isinstance(analysis, Figure)]
     runs = [run for comparison in comparisons for run in in_order(comparison.runs)]
     strategy_of = {run.family: run.family for run in runs}
-    strategies = list(strategy_of)
+    strategies = {family: strategy_name(family) for family in strategy_of}
     strategy_of |= {run.label: run.family for run in runs}
     keys = (key for figure in figures for key in figure.keys)
     shared = assign_styles(key for key in keys if key[0] in strategy_of)
@@ -142,6 +140,7 @@ def render_page(
         format_rows=format_rows,
         in_rows=lambda pictures: groupby(pictures, lambda picture: picture.row),
         interval=format_interval,
+        library_name=library_name,
         measured=measured,
         picture=picture_link,
         points=difference_of,
@@ -194,7 +193,7 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
     # Table 1 has the same speed-ups, in time and in cost, with their range over the seeds.
     numbers = [
         {column: cell for column, cell in row.items() if not column.startswith("speed-up")}
-        for row in rows(comparison, library_name)
+        for row in rows(comparison)
     ]
     return {
         "name": name,
@@ -204,7 +203,7 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
         "raw": list(raw_files(name, comparison).items()),
         "judged": comparison.metric.axis.capitalize(),
         "numbers": numbers,
-        "phases": phase_rows(comparison, library_name),
+        "phases": phase_rows(comparison),
     }
 
 

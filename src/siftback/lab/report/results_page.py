@@ -8,7 +8,6 @@ have the rest.
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -64,11 +63,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     comparisons, damaged = comparisons_of(results)
     others = without_tables(comparisons)
-    judged = [
-        replace(verdict, label=written(verdict.label))
-        for verdict in verdicts(others)
-        if verdict.compared
-    ]
+    judged = [verdict for verdict in verdicts(others) if verdict.compared]
     everything = verdicts(comparisons)
     main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
     methods = method_ratios(experiments(comparisons))
@@ -234,7 +229,7 @@ def _by_outcome(main: Sequence[Verdict]) -> dict[str, dict[str, str]]:
     for data in dict.fromkeys(verdict.data for verdict in main):
         of_data = [verdict for verdict in main if verdict.data == data]
         lists[data] = {
-            outcome: ", ".join(f"{item.label} {difference_of(item)}" for item in group)
+            outcome: ", ".join(f"{written(item.label)} {difference_of(item)}" for item in group)
             for outcome, group in groupby(of_data, lambda verdict: verdict.outcome)
         }
     return lists

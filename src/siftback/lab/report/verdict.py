@@ -9,6 +9,7 @@ from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.formatting import NOT_REACHED, counted
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
+from siftback.lab.strategies.table import PLAIN, library_name
 
 RULE = (
     f"A configuration paid, or is worse, where the {frame.CONFIDENCE:.0%} interval of its mean "
@@ -95,37 +96,22 @@ class Verdict:
         _, low, high = frame.interval(self.differences)
         return None if math.isnan(low) else (low, high)
 
-    def told(self, name: str, plain: str) -> str:
-        """Returns the verdict and what it rests on.
-
-        Args:
-            name: What the configuration is called.
-            plain: What its baseline is.
-        """
-        text = f"{name} {'paid' if self.outcome == 'paid' else f'is {self.outcome}'}"
+    @property
+    def sentence(self) -> str:
+        """The verdict and what it rests on."""
+        verb = "" if self.outcome == "paid" else "is "
+        text = f"{library_name(self.label)} {verb}{self.outcome}"
         if self.difference:
             apart = _apart(self.difference, self.metric)
-            text += f": test {self.metric.noun} {apart} than {plain}'s at the same cost, over "
+            text += f": test {self.metric.noun} {apart} than {PLAIN}'s at the same cost, over "
             text += self.certainty
         else:
             text += ", as there is no run of the same budget"
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."
         apart, word = _apart(self.whole_error, self.metric), frame.judge(self.whole_differences)
-        text += f". Beside {plain}'s full training it is {apart} ({word}), at "
+        text += f". Beside {PLAIN} in full it is {apart} ({word}), at "
         return f"{text}{self.whole_cost:.2f} of its cost."
-
-    @property
-    def brief(self) -> str:
-        """The difference beside its baseline, as a clause."""
-        if not self.difference:
-            return ""
-        against = "Traditional at the same cost"
-        if self.baseline != TRADITIONAL:
-            against = f"Traditional shortened to the same cost ({self.baseline})"
-        return (
-            f"{_apart(self.difference, self.metric)} than that of {against}, over {self.certainty}"
-        )
 
     @property
     def certainty(self) -> str:
@@ -193,14 +179,13 @@ def headline(verdicts_shown: Sequence[Verdict]) -> str:
         return "No selective strategy was run, so there is nothing to judge."
     text, compared = "", [verdict for verdict in verdicts_shown if verdict.compared]
     if compared:
-        text += f"Of {counted(len(compared), 'selective configuration')} beside Traditional at the "
-        text += f"same budget: {frame.tally(verdict.outcome for verdict in compared)}. "
+        text += f"Of {counted(len(compared), 'selective configuration')} beside {PLAIN} at "
+        text += f"the same budget: {frame.tally(verdict.outcome for verdict in compared)}. "
     if alone := len(verdicts_shown) - len(compared):
         text += f"Undecided, without a run of the same budget or a second seed: {alone}. "
     best = verdicts_shown[0]
     if best.outcome == "paid":
-        text += f"Clearest is {best.label} in {best.comparison}: a test {best.metric.noun} "
-        text += f"{best.brief}. "
+        text += f"Clearest, in {best.comparison}: {best.sentence} "
     if any(verdict.interval for verdict in verdicts_shown):
         text += (
             f"With the false-discovery rate held at {FALSE_DISCOVERIES:.0%} (Benjamini and "

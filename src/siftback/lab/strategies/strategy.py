@@ -525,14 +525,15 @@ class Strategy:
         return max(0.0, min(self.tail, 1 - self.tail_after / length))
 
     def warmed(self, settings: Settings) -> Settings:
-        """Returns settings that say how long it trains on everything at first.
+        """Returns settings that say how long it trains on everything, at first and at the end.
 
         Raises:
             ConfigError: If that leaves no training to select in.
         """
-        if settings.warmup is not None or not self.selects:
+        if not self.selects:
             return settings
-        return replace(settings, warmup=self.warmup)
+        warmup = self.warmup if settings.warmup is None else settings.warmup
+        return replace(settings, warmup=warmup, tail=self.tail_share(settings))
 
     def has_guard(self, settings: Settings) -> bool:
         """Whether it holds back examples that seem mislabelled."""

@@ -108,7 +108,8 @@ _ROWS = (
              library="SinglePass(..., selector=Uniform(keep={keep:g}))"),
     Strategy("stale-sb",
              "Stale-SB: a selection pass every n-th epoch, its losses used again in between",
-             _STALE, BeforeReading, _refreshed(siftback.Stale)),
+             _STALE, BeforeReading, _refreshed(siftback.Stale),
+             library="Stale(keep={keep:g}, every=n)"),
     _drawn("sb-memory",
            "no selection pass: examples are drawn by the loss they had when last trained on",
            build=_memory(), guardable=True, own_schedule=True,
@@ -303,6 +304,9 @@ _ROWS = (
 
 STRATEGIES = {row.name: row for row in _ROWS}
 
+PLAIN = "plain training"
+"""The name of Traditional, for pages and pictures."""
+
 
 def call_of(strategy: Strategy) -> str:
     """Returns the call of the library that a strategy is, s being the share to keep; or "".
@@ -311,6 +315,17 @@ def call_of(strategy: Strategy) -> str:
     ('InfoBatch(ratio=1-s)', 'Memory()')
     """
     return re.sub(r"\{(\w+)[^}]*\}", lambda field: _NUMBERS[field[1]][0], strategy.library)
+
+
+def strategy_name(name: str) -> str:
+    """Returns a strategy's call, as `call_of` has it, for pages and pictures, whatever its share.
+
+    It is the name itself where there is no single call, and for strategies of other releases.
+
+    >>> strategy_name("infobatch"), strategy_name("rho"), strategy_name("traditional")
+    ('InfoBatch(ratio=1-s)', 'rho', 'plain training')
+    """
+    return (name in STRATEGIES and call_of(STRATEGIES[name])) or library_name(name)
 
 
 def find_strategy(name: str) -> Strategy:
@@ -418,16 +433,16 @@ def library_name(label: str) -> str:
     ['Memory(keep=0.55)', 'Memory()', 'rho 0.5']
     >>> library_name("traditional"), library_name("infobatch 0.25"), library_name("stale-sb-5 0.5")
     ('plain training', 'InfoBatch(ratio=0.75)', 'Stale(keep=0.5, every=5)')
-    >>> library_name("matched to rs2 0.5")
-    'matched to RS2(keep=0.5)'
+    >>> library_name("matched to rs2 0.5"), library_name("sb")  # which keeps everything
+    ('matched to RS2(keep=0.5)', 'SelectiveLoader(..., keep=1)')
     """
     if label == TRADITIONAL:
-        return "plain training"
+        return PLAIN
     if label.startswith(matched := "matched to "):
         return matched + library_name(label.removeprefix(matched))
     name, _, share = label.partition(" ")
     try:
-        keep = float(share)
+        keep = float(share or 1)
         call = find_strategy(name).library
     except (ValueError, ConfigError):
         return label

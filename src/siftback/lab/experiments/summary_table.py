@@ -1,7 +1,7 @@
 """A comparison as a table, on a terminal and in Markdown, from the same rows."""
 # ruff: noqa: RUF001 - × and – are meant.
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pandas as pd
@@ -18,6 +18,7 @@ from siftback.lab.records.run_summary import (
     peak_signal_to_noise,
 )
 from siftback.lab.records.tables import pivot, terminal
+from siftback.lab.strategies.table import library_name
 
 WIDEST = 12  # columns of a benchmark's table
 
@@ -35,7 +36,7 @@ _TERMINAL = {
 }
 
 
-def rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> list[dict[str, str]]:
+def rows(comparison: Comparison) -> list[dict[str, str]]:
     """One row per configuration, by column name, every number written as it is shown.
 
     Errors are in percent and losses in nats, mean ± sample standard deviation over the seeds; the
@@ -45,12 +46,11 @@ def rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> list[di
 
     Args:
         comparison: The comparison.
-        name_of: Gives what a configuration is called, of its label.
     """
     runs = read_runs(comparison)
     faster = speedups(comparison) if TRADITIONAL in set(runs.label) else {}
     return [
-        {"strategy": name_of(label)}
+        {"strategy": library_name(label)}
         | _numbers(group)
         | {
             f"speed-up to ×{factor:g}": NOT_REACHED if speedup is None else f"{speedup.median:.2f}"
@@ -60,14 +60,13 @@ def rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> list[di
     ]
 
 
-def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
     """The table that ``siftback compare`` prints; whole from 80 columns on.
 
     It has the main columns of `rows`; ``siftback report`` has all.
 
     Args:
         comparison: The comparison.
-        name_of: As for `rows`.
     """
     if not comparison.runs:
         return terminal([{"No run has finished": ""}])
@@ -78,7 +77,7 @@ def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str
         f"Final test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: "
         f"forwards of {example}, a backward counted as two."
     )
-    rows_shown = terminal_rows(comparison, name_of)
+    rows_shown = terminal_rows(comparison)
     if any("worst class" in row for row in rows_shown):
         caption += " Worst class: the highest error of a class, in percent."
     if any(run.strategy == MATCHED for run in comparison.runs):
@@ -87,24 +86,21 @@ def comparison_table(comparison: Comparison, name_of: Callable[[str], str] = str
     return terminal(rows_shown, title=title, caption=caption, wrapped=["strategy"])
 
 
-def terminal_rows(
-    comparison: Comparison, name_of: Callable[[str], str] = str, leave_out: Collection[str] = ()
-) -> list[dict[str, str]]:
+def terminal_rows(comparison: Comparison, leave_out: Collection[str] = ()) -> list[dict[str, str]]:
     """Returns the main columns of `rows` by short names, all of which 80 characters hold.
 
     Args:
         comparison: The comparison.
-        name_of: As for `rows`.
         leave_out: Short names of columns to leave out.
     """
     names = {name: short for name, short in _TERMINAL.items() if short not in leave_out}
     return [
         {short: row[name] for name, short in names.items() if name in row}
-        for row in rows(comparison, name_of)
+        for row in rows(comparison)
     ]
 
 
-def phase_rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> list[dict[str, str]]:
+def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
     """One row per configuration: seconds by phase, and what is known of the scores it selects by.
 
     Means over the seeds. Agreement is given at the first, the middle and the last evaluation.
@@ -112,7 +108,6 @@ def phase_rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> l
 
     Args:
         comparison: The comparison.
-        name_of: As for `rows`.
     """
     table = []
     agreements = read_evaluations(comparison).dropna(subset="agreement")
@@ -120,7 +115,7 @@ def phase_rows(comparison: Comparison, name_of: Callable[[str], str] = str) -> l
         phases = pd.DataFrame([phases for phases in group.seconds_by_phase if phases])
         if phases.empty:
             continue
-        row = {"strategy": name_of(label)}
+        row = {"strategy": library_name(label)}
         row |= {f"{phase}, s": readable_seconds(phases[phase].mean()) for phase in phases}
         known = agreements[agreements.label == label].groupby("record").agreement.agg(list)
         if len(known) == len(group):

@@ -85,7 +85,7 @@ def test_error_over_steps_time_and_cost(made):
     assert series_of(time)["plain training"].x == [10, 20.5]
     assert series_of(steps, "cost")[SB].x == [50, 100]
     assert steps.sentence == (
-        "cnn-8 on digits: sb 0.5 ends at 12.00 %, traditional at 11.00 %, with 0.50 of its steps."
+        f"cnn-8 on digits: {SB} ends at 12.00 %, plain training at 11.00 %, with 0.50 of its steps."
     )
     assert "with 0.59 of its seconds" in time.sentence
     assert steps.alt.startswith("Test error over training iterations. cnn-8 on digits:")
@@ -110,8 +110,8 @@ def test_time_to_error_is_interpolated(made):
     assert series_of(nearby)["selection, its forwards among it"].y == pytest.approx([0, 3.2])
     assert series_of(near)["backward"].x == ["plain training", SB]
     assert near.sentence == (
-        "cnn-8 on digits: sb 0.5 took 8.8 s, 39% of it backward, and traditional 18.0 s, 60% of "
-        "it backward. Not reached in every seed: random 0.5."
+        f"cnn-8 on digits: {SB} took 8.8 s, 39% of it backward, and plain training 18.0 s, 60% of "
+        "it backward. Not reached in every seed: Uniform(keep=0.5)."
     )
     table = ANALYSES["table1"]([made])
     assert isinstance(table, Grid)
@@ -121,8 +121,8 @@ def test_time_to_error_is_interpolated(made):
     assert [cell.median for cell in sb[7:]] == pytest.approx([190 / 95, 180 / 90, 160 / 80])
     assert random[4:] == [None] * 6
     assert table.sentence == (
-        "cnn-8 on digits: sb 0.5 reaches 1.1 times the final error of Traditional at 1/2.00 of its "
-        "cost."
+        f"cnn-8 on digits: {SB} reaches 1.1 times the final error of plain training at "
+        "1/2.00 of its cost."
     )
 
 
@@ -432,7 +432,7 @@ def test_diet_accuracy_by_share_left_out(made):
     found = series_of(backprop)
     assert list(found) == ["plain training", "Uniform(keep=s)"]
     assert (found["Uniform(keep=s)"].x, found["Uniform(keep=s)"].y) == ([50, 75], [88, 80])
-    assert series_of(pruning)["el2n"].y == [87, 79]
+    assert series_of(pruning)["pruning.prune(el2n(models, dataset), drop=1-s)"].y == [87, 79]
     assert "Uniform(keep=0.5) 88.00 %" in backprop.sentence
 
 

@@ -56,10 +56,20 @@ def test_the_first_example_s_loop_is_twelve_lines():
     assert len(loop.splitlines()) <= 12
 
 
-def test_the_first_example_prints_what_it_saved(tmp_path):
-    printed = run_example(tmp_path, first_example())
+def test_the_readme_s_blocks_run_as_a_file_to_the_exact_step_and_print_what_was_saved(tmp_path):
+    script = ""
+    for padding, block in blocks(ROOT / "README.md"):
+        script += padding[script.count("\n") :] + block
+        if block == first_example():
+            script += "assert schedule.last_epoch == loader.total_steps; ends = True\n"
+    path = tmp_path / "example.py"
+    path.write_text(script + "assert ends", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
     found = re.fullmatch(
-        r"(\d+) passes over the data in 20 epochs, (\d+) examples not read\n", printed
+        r"(\d+) passes over the data in 20 epochs, (\d+) examples not read\n", done.stdout
     )
     passes, unread = map(int, found.groups())
     assert 50 < passes < 75, "about sixty, as the README says"
@@ -67,23 +77,15 @@ def test_the_first_example_prints_what_it_saved(tmp_path):
 
 
 @pytest.mark.parametrize("sign", ["-", "+"], ids=["before", "after"])
-def test_both_sides_of_the_change_run(tmp_path, sign):
+def test_both_sides_of_the_change_run(sign, monkeypatch, capsys):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     change = re.search(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
     loop = "\n".join(line[2:] for line in change.splitlines() if line[:1] in (sign, " ", ""))
-    before = first_example().partition("loader = DataLoader(")[0]
-    assert run_example(tmp_path, f"{before}{loop}\nprint(epoch, schedule.last_epoch)") == "19 640\n"
-
-
-def run_example(folder, text):
-    """What a program prints."""
-    path = folder / "example.py"
-    path.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=False, cwd=folder
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    before = first_example().partition("loader = DataLoader(")[0].replace("4096", "1024")
+    module = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    exec(f"{before}{loop}\nprint(epoch, schedule.last_epoch)", vars(module))
+    assert capsys.readouterr().out == "19 160\n"
 
 
 def test_the_badges_say_what_the_package_needs():
@@ -108,15 +110,6 @@ def test_the_citation_is_of_this_version():
 def test_the_readme_is_a_page_and_a_half():
     words = (ROOT / "README.md").read_text(encoding="utf-8").split()
     assert sum(not set(word) <= set("|:-") for word in words) <= 1010
-
-
-def test_the_readme_s_blocks_run_as_a_file_and_the_first_ends_at_the_exact_step(tmp_path):
-    script = ""
-    for padding, block in blocks(ROOT / "README.md"):
-        script += padding[script.count("\n") :] + block
-        if block == first_example():
-            script += "assert schedule.last_epoch == loader.total_steps; ends = True\n"
-    run_example(tmp_path, script + "assert ends")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -18,8 +18,8 @@ from siftback.lab.settings import Settings
 
 @pytest.mark.parametrize("copies", [1, 7, 1000])
 def test_a_smaller_set_is_the_beginning_of_a_larger(copies):
-    images, labels = make_digits(5000, copies=copies)
-    for count in (1, 2047, 2049, 4500):
+    images, labels = make_digits(2100, copies=copies)
+    for count in (1, 2047, 2049):  # around the first block
         fewer, fewer_labels = make_digits(count, copies=copies)
         assert np.array_equal(fewer, images[:count])
         assert np.array_equal(fewer_labels, labels[:count])

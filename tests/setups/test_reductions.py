@@ -276,7 +276,7 @@ FEW = (
         for name, case in CASES.items()
     ],
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 def test_a_single_pass_gives_the_loss_of_the_kept_rows_alone(case, keep):
     model = case.model
     sift = siftback.SinglePass(model, case.loss_fn, selector=TopK(keep=keep))

@@ -387,6 +387,7 @@ def test_no_track_of_signs_is_in_two_splits():
         ("cifar10", (50_000, 3, 32, 32), [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
     ],
 )
+@pytest.mark.sampled(2)
 def test_real_sets(name, shape, mean, std):
     data = load(name)
     assert data.train_inputs.shape == shape

@@ -55,6 +55,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("width", [1, 6])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(5)
 def test_every_parameter_learns(name, width, norm, channels, size):
     torch.manual_seed(0)
     model = build(name, width=width, classes=7, channels=channels, norm=norm, size=(size, size))

@@ -1,5 +1,6 @@
 """Every recipe is read and planned at both scales; what one is, what it runs and draws."""
 
+import functools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,7 @@ def own(tmp_path):
     return write
 
 
+@functools.cache
 def plans_of(name, scale):
     return [plan for used in recipes_used(find_recipe(name)) for plan in used.plans(scale).values()]
 

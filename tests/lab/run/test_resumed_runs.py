@@ -56,7 +56,7 @@ def disturbed(folder: Path, asked: runs_to_kill.Settings, strategy: str) -> None
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 def test_every_strategy_goes_on_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scripts import load_script
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.recipes.recipe import Scale, find_recipe
 
@@ -146,7 +147,7 @@ def reading():
 
 
 def test_what_is_left_out_is_not_decoded_except_of_shards(reading, tmp_path):
-    count = 512
+    count = 256
     pixels = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
     labels = torch.arange(count) % 10
     data = ImageData("random", pixels, labels, pixels[:1], labels[:1], names=tuple("0123456789"))
@@ -163,14 +164,7 @@ def test_what_is_left_out_is_not_decoded_except_of_shards(reading, tmp_path):
 
 
 def test_the_demo_is_trained_with_other_seeds_by_its_own_command():
-    program = f"""
-import sys
-sys.path.insert(0, {str(FOLDER)!r})
-import demo
-plan = demo.demo_plan([7, 8])
-print(*plan.strategies, *plan.seeds, plan.settings.data, plan.settings.budget)
-"""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("traditional sb-memory-default 7 8 fonts:")
+    plan = load_script("benchmarks/demo.py").demo_plan([7, 8])
+    assert plan.strategies == ("traditional", "sb-memory-default")
+    assert list(plan.seeds) == [7, 8]
+    assert plan.settings.data.startswith("fonts:")

@@ -26,6 +26,20 @@ from siftback.rules.ucb import UCB
 from siftback.schedule import Epochs, Share
 from toys import CLASSES, FEATURES, at_once, given_losses, seeded
 
+
+class LabelledRCAP(RCAP):
+    """RCAP of three classes, with as many labels as there are examples."""
+
+    def grow(self, examples):
+        self._classes = torch.empty(0, dtype=torch.int64)
+        super().grow(examples)
+        if self._examples:
+            self.set_labels(torch.arange(self._examples) % 3)
+
+
+LabelledRCAP.__name__ = "RCAP"
+
+
 RULES = {
     "infobatch": lambda: InfoBatch(0.6, 0.7),
     "rs2": lambda: RS2(0.3),
@@ -37,7 +51,7 @@ RULES = {
     "evolved": lambda: EvolvedSampling(0.5, warmup=Epochs(1)),
     "orderdp": lambda: OrderDP(0.8, warmup=Epochs(1)),
     "repb": lambda: RePB(0.6),
-    "rcap": lambda: RCAP(torch.arange(500) % 3, 0.5, warmup=Epochs(1)),
+    "rcap": lambda: LabelledRCAP(keep=0.5, warmup=Epochs(1)),
     "alignprune": lambda: AlignPrune(0.6, window=3, delta=0.9),
     "evos": lambda: EVOS(0.5, every=3, warmup=Epochs(1)),
     "memory": lambda: Memory(0.5, warmup=Epochs(1), tail=Share(0.25)),

@@ -7,9 +7,11 @@ import statistics
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from reference import order_probabilities
 from remembering import Numbered, plain, ruled, seeded, spread, steps_of, weights_of
+from siftback import SelectiveLoader
 from siftback.contrib.ies import IES
 from siftback.errors import ConfigError, LossError
 from siftback.rules.alignprune import AlignPrune, alignment_scores
@@ -463,13 +465,25 @@ def test_rcap_remembers_what_it_left_out_and_needs_labels():
     rule = RCAP(keep=0.5)
     rule.grow(10)
     rule.update(torch.arange(10), spread(10), 0)
-    with pytest.raises(ConfigError, match=r"labels of 0 examples, and there are 10"):
+    with pytest.raises(ConfigError, match=r"RCAP has no labels: give RCAP\(labels\)"):
         rule.draw(1, seeded(0))
+    for labels in (torch.zeros(9), torch.zeros(11)):
+        with pytest.raises(ConfigError, match=rf"labels of {len(labels)} examples, .* are 10"):
+            rule.set_labels(labels.int())
     rule.set_labels(torch.arange(10) % 2)
     weights = rule.draw(1, seeded(0))
     assert rule.values[:, 1].tolist() == (weights == 0).float().tolist()
     with pytest.raises(ConfigError, match="RS2 draws without labels"):
         RS2().set_labels([0, 1])
+
+
+def test_rcap_refuses_the_labels_of_a_whole_set_beside_a_subset_of_it():
+    labels = torch.arange(40) % 4
+    whole = TensorDataset(torch.randn(40, 3), labels)
+    part = Subset(whole, range(1, 40, 2))
+    with pytest.raises(ConfigError, match=r"RCAP has .* labels of 40 .* 20: .*\[subset.indices\]"):
+        SelectiveLoader(DataLoader(part, 4), memory=RCAP(labels))
+    SelectiveLoader(DataLoader(part, 4), memory=RCAP(labels[part.indices]))
 
 
 # AlignPrune

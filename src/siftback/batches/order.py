@@ -235,8 +235,7 @@ class SelectiveBatches(BatchSampler):
     def __len__(self) -> int:
         if not self._leaves_out():
             return super().__len__()
-        examples = len(self.sampler)  # type: ignore[arg-type]
-        return count_batches(examples, self.batch_size, self.drop_last)
+        return count_batches(len(self.sampler), self.batch_size, self.drop_last)  # type: ignore[arg-type]
 
 
 def is_trackable(loader: object) -> bool:

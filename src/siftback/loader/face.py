@@ -617,8 +617,7 @@ class SelectiveLoader:
             "drop_last": choice(None, False, True, "carry"),
             "batch_size": optional(integer(1)),
         }
-        checks = dict.fromkeys(settings, anything) | sizes
-        check_entries(self, state, {"settings": dict_of(checks)})
+        check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything) | sizes)})
         saved = state["settings"]
         if self._is_common and all(saved[name] is None for name in _OF_ALL):
             settings |= _OF_ALL

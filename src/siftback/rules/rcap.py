@@ -86,8 +86,7 @@ class RCAP(LastLossRule):
 
     Args:
         labels: int[N], the label of each example; a tensor, an array or a list. Those of a
-            ``Subset`` are ``labels[subset.indices]``. More than there are examples do no harm. May
-            be given later, by `set_labels`.
+            ``Subset`` are ``labels[subset.indices]``. May be given later, by `set_labels`.
         keep: Share of the examples in an epoch, in (0, 1].
         temperature: T, above 0; by default that of the authors' example.
         warmup: How long all examples are trained on at first.
@@ -96,7 +95,8 @@ class RCAP(LastLossRule):
             of two columns; by default in memory, 8 bytes per example.
 
     Raises:
-        ConfigError: If one of them is out of range, or labels are not integers.
+        ConfigError: If one of them is out of range, or labels are not integers; and later, if there
+            are more or fewer of them than examples.
 
     >>> rcap = RCAP([0, 1, 1, 1, 1], keep=0.4)
     >>> rcap.grow(5)
@@ -133,22 +133,27 @@ class RCAP(LastLossRule):
             labels: int[N], a tensor, an array or a list.
 
         Raises:
-            ConfigError: If they are not integers.
+            ConfigError: If they are not integers, or there are more or fewer than examples.
         """
-        self._classes = torch.unique(labels_tensor("labels", labels), return_inverse=True)[1]
+        classes = torch.unique(labels_tensor("labels", labels), return_inverse=True)[1]
+        self._check_length(classes, self._examples)
+        self._classes = classes
+
+    def grow(self, examples: int) -> None:
+        """Makes room for a number of examples, as many as there are labels."""
+        if len(self._classes):
+            self._check_length(self._classes, examples)
+        super().grow(examples)
 
     @property
     def classes(self) -> Tensor:
         """int64[examples], the number of the class of each example.
 
         Raises:
-            ConfigError: If there are fewer labels than examples.
+            ConfigError: If no labels were given.
         """
-        if len(self._classes) < self._examples:
-            raise ConfigError(
-                f"RCAP has labels of {len(self._classes)} examples, and there are {self._examples}"
-                ": give the label of each, RCAP(labels), or set_labels(labels)"
-            )
+        if not len(self._classes):
+            raise ConfigError("RCAP has no labels: give RCAP(labels), or call set_labels(labels)")
         return self._classes[self.drawn_among]
 
     def settings(self) -> dict[str, Any]:

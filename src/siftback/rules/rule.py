@@ -207,9 +207,9 @@ class EpochRule(Stateful, ABC):
     def _check_length(self, weights: Tensor, examples: int) -> None:
         if examples not in (0, len(weights)):  # 0 where their number is not known yet
             raise ConfigError(
-                f"{type(self).__name__} has weights of {len(weights)} examples, and there are "
-                f"{examples}: give the weight or the label of each example of the data set, whose "
-                "length has to be known"
+                f"{type(self).__name__} has weights or labels of {len(weights)} examples, and "
+                f"there are {examples}: give the weight or the label of each example of the data "
+                "set, whose length has to be known; of a Subset, labels[subset.indices]"
             )
 
     @property

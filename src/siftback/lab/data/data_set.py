@@ -97,8 +97,7 @@ class DataSet:
     @property
     def model_sizes(self) -> dict[str, Any]:
         """The sizes that a model of it depends on, by the arguments of ``models.build``."""
-        channels = self.train_inputs.shape[1]
-        return {"classes": self.classes, "channels": channels, "size": self.size}
+        return {"classes": self.classes, "channels": self.train_inputs.shape[1], "size": self.size}
 
     @property
     def former_labels(self) -> Tensor:

@@ -238,9 +238,9 @@ RULES = {
     "repb": rule(RePB, {}, {"ratio": {"ratio": 0.4}}),
     "rcap": rule(
         RCAP,
-        {"labels": LABELS},
+        {"labels": LABELS[:24]},
         {
-            "labels": {"labels": LABELS.flip(0)},
+            "labels": {"labels": LABELS[:24].flip(0)},
             "keep": {"keep": 0.3},
             "temperature": {"temperature": 1.0},
         },

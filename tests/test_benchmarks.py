@@ -64,7 +64,7 @@ ANOTHER_RECIPE = ("--recipe", "map", "--only", "fonts:1000,hard=0.5", "--seeds",
 @pytest.mark.parametrize(
     ("options", "count", "page", "text"),
     [
-        ((), 7, "pays-gpu-small/pays.md", "sb-memory"),
+        ((), 7, "pays-gpu-small/pays.md", "Memory()"),
         (ANOTHER_RECIPE, 7, "map-small/worst.md", "ratios of Memory()"),
     ],
     ids=["by default", "another recipe"],

@@ -29,7 +29,7 @@ from siftback.lab.records.frame import Axis, Range, speedups
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.report.numbers import numbers
 from siftback.lab.report.verdict import verdicts
-from siftback.lab.strategies.table import library_name
+from siftback.lab.strategies.table import PLAIN, library_name
 
 GOLDEN = Path(__file__).parent
 RESULTS = GOLDEN.parents[1] / "results"
@@ -186,13 +186,13 @@ def test_a_speed_up_is_one_number(folder: Path) -> None:
     selective = {run.label for run in comparison.runs if run.selective}
     names = {label: library_name(label) for label in selective}
     found = numbers(comparison)["configurations"]
-    assert set(in_table) == (set(names.values()) if TRADITIONAL in in_rows else set())
+    assert set(in_table) == (set(names.values()) if PLAIN in in_rows else set())
     for configuration in found:
         label, speedups = configuration["label"], configuration["speedups"]
-        assert len(speedups) == (3 if TRADITIONAL in in_rows else 0)
+        assert len(speedups) == (3 if PLAIN in in_rows else 0)
         for factor, speedup in speedups.items():
             text = "–" if speedup is None else f"{speedup:.2f}"
-            assert in_rows[label][f"speed-up to ×{factor}"] == text
+            assert in_rows[library_name(label)][f"speed-up to ×{factor}"] == text
         if label in selective and speedups:
             medians = [
                 cell.median if isinstance(cell, Range) else cell for cell in in_table[names[label]]

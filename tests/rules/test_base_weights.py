@@ -316,5 +316,5 @@ def test_stopping_anywhere_equals_never_stopping(make):
 
 
 def test_a_data_set_of_another_length_is_refused():
-    with pytest.raises(ConfigError, match="weights of 24 examples, and there are 60"):
+    with pytest.raises(ConfigError, match="weights or labels of 24 examples, and there are 60"):
         selective(plain(Numbered(spread(60))), memory=Memory(weights=EVEN), epochs=4)

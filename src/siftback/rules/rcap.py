@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import check_number, check_share
+from siftback.arguments import check_integer, check_number, check_share
 from siftback.draws.exact_draw import draw_exactly
 from siftback.errors import ConfigError
 from siftback.rules.base_weights import labels_tensor
@@ -142,7 +142,7 @@ class RCAP(LastLossRule):
     def grow(self, examples: int) -> None:
         """Makes room for a number of examples, as many as there are labels."""
         if len(self._classes):
-            self._check_length(self._classes, examples)
+            self._check_length(self._classes, check_integer("examples", examples, 0))
         super().grow(examples)
 
     @property

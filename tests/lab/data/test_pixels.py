@@ -163,7 +163,7 @@ def test_runs_are_judged_by_the_psnr_of_the_whole_picture(
         assert peak_signal_to_noise(run.final) == pytest.approx(psnr, abs=1e-3), run.strategy
         assert run.final == run.test_error_final
         assert run.metric == "rmse"
-    plain = table["traditional"]
+    plain = table["plain training"]
     run = comparison.by_label()["traditional"][0]
     assert plain["final RMSE %"] == f"{run.final:.3f}"
     assert plain["PSNR, dB"] == f"{peak_signal_to_noise(run.final):.2f}"

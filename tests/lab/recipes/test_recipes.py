@@ -461,7 +461,7 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
     assert status == 0
     assert "table1-small" in printed
     words = " ".join(printed.replace("│", " ").split())
-    assert "warmup 0," in words
+    assert "warmup 0; " in words
     assert "plain training, SelectiveLoader(..., keep=" in words
     assert not (tmp_path / "runs").exists()
 

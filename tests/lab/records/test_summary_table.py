@@ -30,9 +30,9 @@ def printed(comparison, width):
 def test_a_row_a_configuration_with_seeds_together(filled):
     traditional, sb, matched = rows(filled)
     assert traditional["final error %"] == "10.50 ± 0.71"
-    assert matched["strategy"] == "matched to sb 0.33"
+    assert matched["strategy"] == "matched to SelectiveLoader(..., keep=0.33)"
     assert sb == {
-        "strategy": "sb 0.33",
+        "strategy": "SelectiveLoader(..., keep=0.33)",
         "final error %": "12.00 ± 0.00",
         "best error %": "11.00 ± 0.00",
         "kept": "0.333",

@@ -100,9 +100,9 @@ def change(comparison, strategy, **fields):
 def test_the_verdict_comes_first_with_its_numbers(filled, page):
     text = page().text
     # 12 - 13 and 13 - 14.1 against matched.
-    assert "Of 1 selective configuration beside Traditional at the same budget: 1 paid." in text
+    assert "Of 1 selective configuration beside plain training at the same budget: 1 paid." in text
     assert "abacus (cnn on digits): SelectiveLoader(..., keep=0.5) paid: test error 1.05 ± " in text
-    assert "1.05 ± 0.07 points lower than that of Traditional shortened to the same" in text
+    assert "1.05 ± 0.07 points lower than plain training's at the same cost, " in text
     assert "over 2 seeds (95% interval -1.69 to -0.41)" in text
     order = ["Did it pay?", "Speed-up to near", "Test error over training time", "Settings,"]
     places = [text.rindex(each) for each in order]
@@ -135,8 +135,8 @@ def test_a_changed_evaluation_changes_the_figure_and_the_table(filled, page):
         text = record.read_text(encoding="utf-8")
         record.write_text(text.replace('"test_error": 30', '"test_error": 11'), encoding="utf-8")
     after = page()
-    assert drawn(before, "sb 0.5") == ([6, 12], [30, 12.5])
-    assert drawn(after, "sb 0.5") == ([6, 12], [11, 12.5])
+    assert drawn(before, "SelectiveLoader(..., keep=0.5)") == ([6, 12], [30, 12.5])
+    assert drawn(after, "SelectiveLoader(..., keep=0.5)") == ([6, 12], [11, 12.5])
     assert after.text != before.text
 
 
@@ -375,7 +375,7 @@ def test_damage_is_told_and_the_rest_is_made(filled, page, add_run):
         "abacus/records/random-seed0.jsonl was broken off, and left out",
     ):
         assert line in made.text
-    assert drawn(made, "traditional") == ([10, 20], [40, 11])
+    assert drawn(made, "plain training") == ([10, 20], [40, 11])
     assert "3 runs, seeds 1" in made.text
 
 

@@ -140,19 +140,19 @@ def test_the_x_axis_is_switched(opened):
 
 
 def test_strategies_are_hidden_and_shown(opened):
-    everything = lines(opened)
-    assert {"traditional", "sb 0.5", "matched to sb 0.5"} <= set(everything)
-    entry = opened.locator(f"{FIGURE} .legend button", has_text=re.compile("^sb 0.5$"))
+    everything, name = lines(opened), "SelectiveLoader(..., keep=0.5)"
+    assert {"plain training", name, f"matched to {name}"} <= set(everything)
+    entry = opened.locator(f"{FIGURE} .legend button", has_text=re.compile(f"^{re.escape(name)}$"))
     entry.click()
-    assert set(everything) - set(lines(opened)) == {"sb 0.5"}
+    assert set(everything) - set(lines(opened)) == {name}
     assert entry.get_attribute("aria-pressed") == "false"
     assert entry.evaluate("button => button === document.activeElement")
     entry.press("Enter")
     assert lines(opened) == everything
 
     opened.get_by_text("Strategies shown").click()
-    opened.locator("#strategies").get_by_label("sb", exact=True).uncheck()
-    assert set(everything) - set(lines(opened)) == {"sb 0.5"}
+    opened.locator("#strategies").get_by_label("SelectiveLoader(..., keep=s)", exact=True).uncheck()
+    assert set(everything) - set(lines(opened)) == {name}
     opened.get_by_role("button", name="Hide all").click()
     assert lines(opened) == []
     opened.get_by_role("button", name="Show all").click()

@@ -87,14 +87,15 @@ def test_agreement_is_that_of_scores_that_are_not_fresh(compared: Comparison) ->
 
 def test_the_table_of_phases_says_what_the_records_say(compared: Comparison) -> None:
     table = {row["strategy"]: row for row in phase_rows(compared)}
-    assert list(table) == ["traditional", "sb 0.5", "stale-sb 0.5", "sb-memory 0.5"]
+    sb, stale_sb = "SelectiveLoader(..., keep=0.5)", "Stale(keep=0.5, every=n)"
+    assert list(table) == ["plain training", sb, stale_sb, "Memory(keep=0.5)"]
     stale = run(compared, "stale-sb")
-    assert table["stale-sb 0.5"]["backward, s"] == f"{stale.seconds_by_phase['backward']:.1f}"
-    assert table["stale-sb 0.5"]["a score's price, in forwards"] == "1.00"
+    assert table[stale_sb]["backward, s"] == f"{stale.seconds_by_phase['backward']:.1f}"
+    assert table[stale_sb]["a score's price, in forwards"] == "1.00"
     made = [evaluation.agreement for evaluation in compared.evaluations(stale)]
     told = ", ".join(f"{made[place]:.2f}" for place in (0, EPOCHS // 2, -1))
-    assert table["stale-sb 0.5"]["agreement with the losses, first, middle, last"] == told
-    assert "a score's price, in forwards" not in table["sb 0.5"]
+    assert table[stale_sb]["agreement with the losses, first, middle, last"] == told
+    assert "a score's price, in forwards" not in table[sb]
 
 
 def test_a_stream_leaves_out_what_it_is_told_and_keeps_the_order() -> None:

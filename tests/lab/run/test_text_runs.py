@@ -220,7 +220,7 @@ def test_pages_of_texts_and_language_name_the_measure_of_each(written, classifie
         shutil.copytree(of.folder, tmp_path / "results" / of.folder.name)
     titles = {name: one.title for name, one in analyse([written, classified]).items()}
     assert titles["fig7"] == "Test error or loss over training time"
-    assert titles["table1"] == "Speed-up to near the final error or loss of Traditional"
+    assert titles["table1"] == "Speed-up to near the final error or loss of plain training"
     assert analyse([classified])["fig7"].title == "Test error over training time"
     write_page(tmp_path / "results", tmp_path / "results.md")
     page = (tmp_path / "results.md").read_text()

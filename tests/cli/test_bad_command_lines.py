@@ -154,17 +154,23 @@ LINES = {
     "train --keep x": "--keep 'x'",
     "train --strategy sb,random": "no strategy 'sb,random'",
     "compare --mixup 1 --strategies traditional,sb-memory": "mixup=1.0 with Memory(keep=0.33)",
-    "compare --noise-guard --strategies traditional,sb-memory,sb": "keep=0.33) cannot have a noise",
+    "compare --noise-guard --strategies traditional,sb-memory,sb": (
+        "SelectiveLoader(..., keep=0.33) cannot have a noise guard"
+    ),
     # runs that could not be run, after others that could
     "compare --strategies sb --keep 0.05 --epochs 1 --warmup 0": "keeps about 72 examples",
     "compare --strategies sb --keep 0.05 --budget 0.1 --warmup 0": "keeps about 72 examples",
     "compare --strategies traditional,rs2 --keep 0.05 --epochs 1": "RS2(keep=0.05) keeps",
-    "compare --strategies traditional,stale-sb-2 --keep 0.01 --epochs 2 --warmup 0": "keep=0.01",
+    "compare --strategies traditional,stale-sb-2 --keep 0.01 --epochs 2 --warmup 0": (
+        "Stale(keep=0.01, every=2) keeps"
+    ),
     "compare --strategies sb --epochs 1": "SelectiveLoader(..., keep=0.33): warmup=1 and tail=0 ",
     "compare --strategies traditional,sb-memory --keep 0.1": "Memory(keep=0.1): ",
     "compare --strategies sb,sb-memory --floor 0.5 --keep 0.6,0.4": "Memory(keep=0.4): ",
     "compare --strategies traditional,sb-single-pass --keep 0.01": "takes batches of 12800",
-    "compare --strategies traditional,el2n --keep 0.01": "drop=0.99) takes batches of 128",
+    "compare --strategies traditional,el2n --keep 0.01": (
+        "pruning.prune(el2n(models, dataset), drop=0.99) takes batches of 128"
+    ),
     "compare --strategies traditional,rho --batch-size 1000": "batch_size=1000 does not fit 718",
     "compare --strategies traditional,rho --score-epochs 0": "score_epochs=0: give epochs above 0",
     "compare --strategies traditional,el2n --budget 0.1": "el2n has a budget of 422 forwards",

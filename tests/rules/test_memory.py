@@ -139,6 +139,13 @@ def test_a_training_on_wrong_labels_is_one_on_everything_and_others_leave_out():
         assert seen(100) < 6.5 * 1000
 
 
+def test_a_state_with_losses_whose_square_is_not_finite_can_be_loaded():
+    rule = remembering(torch.full((40,), 1e30))
+    other = Memory()
+    other.grow(40)
+    other.load_state_dict(rule.state_dict())
+
+
 SQUARES = torch.randn(128, 8, generator=seeded(0)).square()
 
 

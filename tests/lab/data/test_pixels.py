@@ -209,9 +209,9 @@ def test_pixels_are_probed_and_scored() -> None:
         ({"label_smoothing": 0.1}, "traditional", "colours and no classes"),
         ({"observe": "confidence"}, "traditional", "its examples have none"),
         ({"flip": 0.1}, "traditional", "whose examples have no class"),
-        ({}, "kakurenbo", r"\) is a strategy for images"),
+        ({}, "kakurenbo", r"Kakurenbo\(ratio=0.5\) is a strategy for images"),
         ({}, "dft", "dft is a strategy for images"),
-        ({}, "el2n", r"\) is a strategy for images"),
+        ({}, "el2n", r"el2n\(models, dataset\), drop=0.5\) is a strategy for images"),
         ({}, "sb-memory-guarded", "a noise guard"),
     ],
 )

@@ -332,8 +332,8 @@ def test_rows_are_probed_and_scored(quick: Settings) -> None:
     [
         ({"model": "cnn"}, "traditional", "takes images, and .* rows of a table: .*tabular-mlp"),
         ({"cutout": 4}, "traditional", "cutout=4 is of images, and .* holds rows of a table"),
-        ({}, "sb-small", r"Downsampled\(\)\) is a strategy for images"),
-        ({}, "token-loss", " is a strategy for text"),
+        ({}, "sb-small", r"keep=0.5, scorer=contrib.Downsampled\(\)\) is a strategy for images"),
+        ({}, "token-loss", "token-loss 0.5 is a strategy for text"),
     ],
 )
 def test_what_rows_do_not_have_is_refused(

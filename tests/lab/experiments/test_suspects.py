@@ -122,7 +122,9 @@ def test_the_option_guards_memory_and_is_refused_where_it_cannot(
     left = sorted(path.name for path in (tmp_path / "runs" / "records").glob("*.suspects.parquet"))
     assert len(left) == 2
     names = ["sb-memory", "sb", "random", "topk", "diet-sb", "stale-sb"]
-    with pytest.raises(ConfigError, match=r"keep=0.5\) cannot have a noise guard"):
+    with pytest.raises(
+        ConfigError, match=r"SelectiveLoader\(\.\.\., keep=0.5\) cannot have a noise guard"
+    ):
         Plan(Settings("digits", epochs=2, noise_guard=True), names, [0.5], [0])
     overwriting = ("--strategies", "traditional", "--overwrite")
     assert call("compare", *options, *overwriting)[0] == 0

@@ -174,14 +174,15 @@ def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
 @pytest.mark.parametrize(
     ("strategy", "changes", "message"),
     [
-        *((name, {"data": "digits", "model": "mlp"}, "is a .* digits holds images")
+        *((name, {"data": "digits", "model": "mlp"}, rf"{name} [\d.]+ is a .* digits holds images")
           for name in OF_TOKENS),
-        ("token-loss", {"label_smoothing": 0.1}, "label_smoothing=0.1 with .*, which goes"),
+        ("token-loss", {"label_smoothing": 0.1}, r"label_smoothing=0.1 with token-loss [\d.]+, "
+         "which goes"),
         ("dft", {"label_smoothing": 0.1}, "label_smoothing=0.1 with dft, which goes by"),
         ("linupper", {"data": "digits", "model": "mlp", "mixup": 0.4}, "mixup=0.4 with linupper"),
         ("linupper@0.5", {}, "linupper keeps everything, leave out @0.5"),
         ("token-rho", {"score_epochs": 0.0}, "token-irreducible of models that are trained for"),
-        ("token-loss", {"noise_guard": True}, "token-loss 0.* cannot have a noise guard"),
+        ("token-loss", {"noise_guard": True}, r"token-loss [\d.]+ cannot have a noise guard"),
     ],
 )  # fmt: skip
 def test_what_they_cannot_have_is_refused_before_training(strategy, changes, message, address):

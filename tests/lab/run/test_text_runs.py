@@ -281,8 +281,12 @@ def test_training_ends_at_a_loss(sources, tmp_path):
         ({"data": "digits"}, "sb", "model 'ngrams' takes texts .* and digits holds images"),
         ({"cutout": 4}, "sb", "cutout=4 is of images, and sst2 holds texts"),
         ({"mixup": 0.5}, "sb", "mixup=0.5 is of images"),
-        ({}, "sb-small", " is a strategy for images, and sst2 holds texts"),
-        ({}, "sb-pipelined", " is a strategy for images"),
+        (
+            {},
+            "sb-small",
+            r"scorer=contrib.Downsampled\(\)\) is a strategy for images, and sst2 holds texts",
+        ),
+        ({}, "sb-pipelined", r"sb-pipelined [\d.]+ is a strategy for images"),
         ({"epochs": None, "time_budget": 9.0}, "sb-memory-annealed", "known number of epochs"),
         ({"noise_guard": True}, "sb-memory-weighted", "cannot have a noise guard"),
         ({"max_tokens": 1}, "sb", "max_tokens=1: give an integer from 2"),
@@ -299,9 +303,10 @@ def test_what_texts_cannot_have_is_refused_before_training(changes, strategy, me
         (
             {},
             "kakurenbo",
-            r"\) is a strategy for images or texts of a class each or rows of a table, and",
+            r"Kakurenbo\(ratio=[\d.]+\) is a strategy for images or texts of a class each or rows "
+            "of a table, and",
         ),
-        ({}, "el2n", r"\) is a strategy for images or texts"),
+        ({}, "el2n", r"el2n\(models, dataset\), drop=.* is a strategy for images or texts"),
         ({}, "sb-memory-guarded", "a noise guard, which holds back wrong labels"),
         ({"flip": 0.1}, "sb", "whose examples have no class"),
         ({"observe": "confidence"}, "sb", "confidence is that in an example's class"),

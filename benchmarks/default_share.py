@@ -146,7 +146,30 @@ def percentiles(losses: Tensor) -> Tensor:
     return drawn.where(losses.isfinite(), 1.0)
 
 
+def capped(losses: Tensor, quantile: float) -> Tensor:
+    """As `ratios`, of losses that are at most a quantile of them."""
+    return ratios(losses.clamp(max=float(losses.nanquantile(quantile))))
+
+
 CANDIDATES = {
+    "cap.9": Candidate(
+        "loss over mean, of losses capped at their quantile of 0.9",
+        lambda losses, done: capped(losses, 0.9),
+    ),
+    "cap.9.tail.45": Candidate(
+        "loss over mean, of losses capped at their quantile of 0.9, tail 0.45",
+        lambda losses, done: capped(losses, 0.9),
+        0.45,
+    ),
+    "cap.95": Candidate(
+        "loss over mean, of losses capped at their quantile of 0.95",
+        lambda losses, done: capped(losses, 0.95),
+    ),
+    "cap.95.tail.45": Candidate(
+        "loss over mean, of losses capped at their quantile of 0.95, tail 0.45",
+        lambda losses, done: capped(losses, 0.95),
+        0.45,
+    ),
     "now": Candidate("loss over mean", lambda losses, done: ratios(losses)),
     "tail.2": Candidate("loss over mean, tail 0.2", lambda losses, done: ratios(losses), 0.2),
     "tail.3": Candidate("loss over mean, tail 0.3", lambda losses, done: ratios(losses), 0.3),

@@ -311,6 +311,16 @@ def test_experiments_of_one_title_that_differ_in_a_setting_stay_apart(tmp_path):
     }
 
 
+def test_a_weight_decay_that_is_not_the_model_s_own_is_in_the_title(tmp_path):
+    comparisons = [
+        recorded(tmp_path / f"{decay}-{budget:g}", budget, {"traditional": {0: 20 - budget}}, **of)
+        for decay, of in (("own", {}), ("other", {"weight_decay": 0.005}))
+        for budget in BUDGETS
+    ]
+    titles = [experiment.title for experiment in experiments(comparisons)]
+    assert titles == ["cnn-4 on digits", "cnn-4 on digits, weight decay 0.005"]
+
+
 def test_it_says_where_a_curve_and_its_methods_are_of_several_machines(tmp_path):
     def made(name, processor):
         comparisons = [

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ from siftback.lab.figures.budget_ratios import Bounded, BudgetRatio, budget_rati
 from siftback.lab.figures.curves import best_end
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.styles import FLAT, RATIOS
-from siftback.lab.figures.titles import group_by_settings, images, setup_with_noise
+from siftback.lab.figures.titles import group_by_settings, images, setup_with_noise, weight_decay
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import OUTCOMES, Outcome, judge, read_runs
@@ -51,7 +51,8 @@ class Experiment(NamedTuple):
     """Comparisons of equal settings, but for budgets and devices, Traditional's at five or more.
 
     Attributes:
-        title: Model, data and wrong labels; experiments of one title are numbered.
+        title: Model, data, wrong labels, and a weight decay that is not the model's own;
+            experiments of one title are numbered.
         metric: What runs are judged by.
         runs: As `read_runs` returns them, of all comparisons, with the column ``budget``. Of a
             run that was recorded twice it is the first.
@@ -146,12 +147,10 @@ def ratios_of_default(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
     A training that is too short for an end on everything is one of ``Memory(tail=Epochs(0))``,
     whose ratio stands for it where it was not recorded itself.
     """
-    longest, by_label = Memory().schedule.tail_after.value, dict[str, dict[Any, MethodRatio]]()
-    for method in methods:
-        by_label.setdefault(method.label, {})[method.experiment.title, method.budget] = method
-    alike = by_label.get(run_label(WITHOUT_TAIL, 0.5, None), {})
-    short = {case: method for case, method in alike.items() if method.budget <= longest}
-    return [*(short | by_label.get(DEFAULT_LABEL, {})).values()]
+    longest, without_tail = Memory().schedule.tail_after.value, run_label(WITHOUT_TAIL, 0.5, None)
+    alike = [case for case in methods if case.label == without_tail and case.budget <= longest]
+    defaults = [case for case in methods if case.label == DEFAULT_LABEL]
+    return [*{(case.experiment.title, case.budget): case for case in alike + defaults}.values()]
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -238,7 +237,7 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
 
 def title_of(comparison: Comparison) -> str:
     """Returns the title of a comparison's experiment, before those of one title are numbered."""
-    return f"{setup_with_noise(comparison)}{images(comparison)}"
+    return f"{setup_with_noise(comparison)}{images(comparison)}{weight_decay(comparison)}"
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -257,9 +256,7 @@ def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
     """At the largest budget that any method was measured at."""
     methods = {label: ends for label, ends in lines.items() if label != TRADITIONAL}
     budget = max(max(ends) for ends in methods.values())
-    means = {
-        label: fmean(ends[budget].values()) for label, ends in methods.items() if budget in ends
-    }
+    means = {name: fmean(ends[budget].values()) for name, ends in methods.items() if budget in ends}
     best = min(means, key=means.__getitem__)
     title, baseline = f"{experiment.title}, {budget:g} epochs", experiment.means.get(budget)
     return best_end(title, experiment.metric, library_name(best), means[best], baseline)
@@ -286,10 +283,9 @@ def _ratio_sentence(ratios: Sequence[MethodRatio]) -> str:
 
 def _budgets_by_title(cases: Sequence[MethodRatio]) -> str:
     """Lists experiments, each with the budgets of its cases."""
-    by_title = groupby(cases, lambda case: case.experiment.title)
     return ", ".join(
         f"on {title} ({listed(f'{case.budget:g}' for case in group)} epochs)"
-        for title, group in by_title
+        for title, group in groupby(cases, lambda case: case.experiment.title)
     )
 
 
@@ -349,9 +345,8 @@ def leaves_out(case: MethodRatio) -> bool:
     It is plain training there, and a ratio the noise of a device that computes no step twice alike.
     """
     runs = case.experiment.runs
-    return bool(
-        (runs.keep_measured[(runs.label == case.label) & (runs.budget == case.budget)] < 1).any()
-    )
+    shares = runs.keep_measured[(runs.label == case.label) & (runs.budget == case.budget)]
+    return bool((shares < 1).any())
 
 
 def panel_of(label: str, cases: Sequence[MethodRatio], y_label: str) -> Panel:

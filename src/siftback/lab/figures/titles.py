@@ -99,11 +99,22 @@ def images(comparison: Comparison) -> str:
 
 def noun_of(comparison: Comparison) -> str:
     """Returns the noun of its training examples: images, texts or windows."""
-    model = str(comparison.arguments.get("model", "cnn"))
+    architecture = _architecture_of(comparison)
+    return NOUNS[architecture.takes] if architecture else "examples"
+
+
+def weight_decay(comparison: Comparison) -> str:
+    """Returns the weight decay for the end of a name; empty where it is the model's own."""
+    architecture, decay = _architecture_of(comparison), comparison.arguments.get("weight_decay")
+    usual = architecture.weight_decay if architecture else decay
+    return "" if decay in (None, usual) else f", weight decay {decay:g}"
+
+
+def _architecture_of(comparison: Comparison) -> models.Architecture | None:
     try:
-        return NOUNS[models.find_architecture(model).takes]
+        return models.find_architecture(str(comparison.arguments.get("model", "cnn")))
     except ConfigError:  # a model of another release
-        return "examples"
+        return None
 
 
 def describe_extent(comparisons: Sequence[Comparison]) -> str:

@@ -270,17 +270,25 @@ FEW_LEFT = torch.cat((torch.full((50,), 1e-3), torch.ones(10)))  # of which 0.25
         (4, {}, [0]),
         (5, {}, [0, 4]),
         (7, {}, [0, *range(4, 7)]),
-        (20, {}, [0, *range(11, 20)]),
+        (16, {}, [0, *range(9, 16)]),
+        (20, {}, [0, *range(9, 20)]),
+        (20, {"warmup": Epochs(9)}, [*range(9), *range(11, 20)]),
         (4, {"tail": Share(0.45)}, [0, 3]),
         (12, {"tail": Epochs(0)}, [0]),
         (12, {"keep": 0.5}, [0]),
     ],
 )
-def test_a_share_that_follows_the_losses_has_a_tail_after_four_epochs(epochs, arguments, whole):
-    rule = Memory(warmup=Epochs(1), **arguments)
+def test_a_share_that_follows_the_losses_has_a_tail_after_four_to_nine_epochs(epochs, arguments, whole):
+    rule = Memory(**{"warmup": Epochs(1)} | arguments)
     loader = ruled(rule, wrapped=plain(Numbered(FEW_LEFT)), epochs=epochs)
     lengths = [len(epoch_of(loader)) for _ in range(epochs)]
     assert [epoch for epoch, length in enumerate(lengths) if length == 60] == whole
+
+
+def test_of_a_training_of_sixty_epochs_nothing_is_left_out_with_a_warning():
+    with pytest.warns(UserWarning, match="never selects in a training of 60 epochs"):
+        loader = ruled(Memory(), wrapped=plain(Numbered(FEW_LEFT)), epochs=60)
+    assert {len(epoch_of(loader)) for _ in range(60)} == {60}
 
 
 def test_a_schedule_of_the_loader_s_own_has_its_tail():

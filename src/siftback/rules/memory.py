@@ -34,8 +34,9 @@ from siftback.state import Check, integer, number
 from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, trainings of 8 epochs and more end lower with it, or about where
-# those on everything do. In shorter ones it costs what was gained: much of it on MNIST.
-TAIL, TAIL_AFTER = Share(0.45), Epochs(4)
+# those on everything do. In shorter ones it costs what was gained: much of it on MNIST. Draws after
+# more epochs than `END` cost more than they save.
+TAIL, TAIL_AFTER, END = Share(0.45), Epochs(4), Epochs(9)
 
 _FIRST = 128  # losses that say what chance predicts: those of the first batches
 
@@ -68,7 +69,9 @@ class Memory(LastLossRule):
     number of examples is not known before the draw. The last 0.45 of training is on all examples,
     as draws by loss fit what is hard at the expense of the rest, and in a long training that cost
     more than it saved. But that does not begin within the first 4 epochs, so that a training of no
-    more has no such end.
+    more has no such end, and it begins after 9 at the latest, unless ``warmup`` is as many epochs:
+    in trainings of 32 epochs and more nothing was gained by draws after that, and much lost with a
+    large weight decay. So nothing is left out in 60 epochs or more, which is a warning.
 
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
     much of the loss is of examples that are predicted worse than by chance (see
@@ -213,7 +216,8 @@ class Memory(LastLossRule):
         tail = Share(0.0) if tail is None else tail
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         if has_own_tail:
-            self.schedule = Schedule(warmup=warmup, tail=TAIL, tail_after=TAIL_AFTER)
+            end = None if isinstance(warmup, Epochs) and warmup.value >= END.value else END
+            self.schedule = Schedule(warmup=warmup, end=end, tail=TAIL, tail_after=TAIL_AFTER)
         self.floor = check_share("floor", floor)
         self.takes_weights = shards is None
         weights = resolve_weights(weights, balance)

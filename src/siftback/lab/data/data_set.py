@@ -183,8 +183,7 @@ class ImageData(DataSet):
         mean = share @ value
         variance = (share * (value - mean[:, None]) ** 2).sum(1)
         # A channel of one value would be divided by 0, and all losses would be NaN.
-        std = torch.where(variance > 0, variance.sqrt(), 1.0)
-        return mean.float(), std.float()
+        return mean.float(), torch.where(variance > 0, variance.sqrt(), 1.0).float()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

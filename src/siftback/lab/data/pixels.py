@@ -33,6 +33,5 @@ def read_picture(address: Address) -> DataSet:
         raise ConfigError(f"{address} is of a single colour: give a picture of something")
     rows, columns = torch.linspace(-1, 1, height), torch.linspace(-1, 1, width)
     y, x = torch.meshgrid(rows, columns, indexing="ij")
-    coordinates = torch.stack((x.flatten(), y.flatten()), 1)
-    split = coordinates, targets
+    split = torch.stack((x.flatten(), y.flatten()), 1), targets
     return DataSet(address.title, *split, *split, COLOURS, kind="pixels")

@@ -479,7 +479,7 @@ class Strategy:
             batches at random have it too, so that they differ by what they choose alone.
         tail: The last share of training on everything, as its paper has it; the settings may ask
             for another. Only of rules.
-        tail_after: The tail does not begin before this many epochs.
+        schedule: Says when the tail begins in a training of a known number of epochs.
         prunes: The most of the examples that it prunes by EL2N before training, where the share to
             keep leaves as many out. The selector keeps its share of what is left.
         weighted: Computes, from logits and labels, the loss of a batch whose losses it weighs.
@@ -505,7 +505,7 @@ class Strategy:
     forwards_left_out: bool = False
     warmup: Epochs | Share = AN_EPOCH
     tail: float = 0.0
-    tail_after: float = 0.0
+    schedule: Schedule | None = None
     prunes: float = 0.0
     weighted: Callable[[Tensor, Tensor], Tensor] | None = None
     tokens: TokenScore | None = None
@@ -521,8 +521,10 @@ class Strategy:
         """Returns the last share of a training that is on everything."""
         if settings.tail is not None:
             return settings.tail
-        length = settings.epochs or settings.budget or math.inf
-        return max(0.0, min(self.tail, 1 - self.tail_after / length))
+        length = settings.epochs or settings.budget
+        if not (self.schedule and length):
+            return self.tail
+        return max(0.0, 1 - self.schedule.span(length)[1] / length)
 
     def warmed(self, settings: Settings) -> Settings:
         """Returns settings that say how long it trains on everything, at first and at the end.

@@ -26,11 +26,11 @@ DEFAULT = "sb-memory-default"  # `Memory()`, as the laboratory calls it
 
 
 def tables(names: Sequence[str]) -> str:
-    """Writes verdicts on some strategies: beside Traditional of the same cost, and in budgets."""
+    """Writes verdicts on strategies: beside plain training of the same cost, and in budgets."""
     parts = []
     if rows := _differences(names):
         parts.append(
-            f"Final test error, or loss in nats, less that of Traditional of the same cost, from "
+            "Final test error, or loss in nats, less that of plain training of the same cost, from "
             f"[what paid]({PAGE}#what-paid): negative is better.\n\n{markdown(rows)}"
         )
     if rows := _ratios(names):
@@ -40,7 +40,7 @@ def tables(names: Sequence[str]) -> str:
         )
     if rows := _wrong_labels(names):
         parts.append(
-            "With wrong labels, in points of final test error less Traditional's: negative is "
+            "With wrong labels, in points of final test error less plain training's: negative is "
             f"better.\n\n{markdown(rows)}"
         )
     if missing := [name for name in names if not _known(name)]:

@@ -108,7 +108,7 @@ def compare_command(
     """Train with several strategies; print one table, draw the errors.
 
     All start from the same weights and see the data in the same order. It ends with a sentence for
-    each strategy that selects: whether it paid, beside Traditional of the same cost.
+    each strategy that selects: whether it paid, beside plain training of the same cost.
 
     Args:
         strategies: Names or calls, separated by commas: 'traditional,Memory()'; sb@0.5 has a
@@ -117,7 +117,7 @@ def compare_command(
         seed: Seeds, separated by commas; by default 0,1,2 where a run takes less than about a
             minute, and otherwise 0.
         out: Folder for summary, records and plots.
-        no_matched: Leave out Traditional of each selective run's budget.
+        no_matched: Leave out plain training of each selective run's budget.
     """
     from siftback.lab.experiments.comparison import Plan
 
@@ -209,7 +209,7 @@ def sweep_command(
             by default.
         seed: Seeds, separated by commas.
         out: Gets a comparison's folder for each cell.
-        matched: Add Traditional of each selective run's budget.
+        matched: Add plain training of each selective run's budget.
         status: Train nothing; print what is done and missing.
     """
     from siftback.lab.experiments.comparison import Plan

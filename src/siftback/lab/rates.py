@@ -78,7 +78,7 @@ def find_rate(name: str, epochs: float | None) -> Rate:
 
     ``steps:60e,120e,160e:x0.2`` multiplies the rate by 0.2 after 60, 120 and 160 epochs;
     ``steps:50%,75%:x0.1`` by 0.1 after these shares of the training. In a run of a given
-    cost, and in Traditional of the same budget, an epoch is that share of their own training
+    cost, and in plain training of the same budget, an epoch is that share of their own training
     which it is of ``epochs``.
 
     Args:

@@ -166,7 +166,7 @@ class Settings:
         f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.", _POSITIVE] = None
     budget: Annotated[float | None,
         "In place of --epochs: train until forwards and backwards cost as much as this many epochs "
-        "of Traditional, the fairest comparison.", _POSITIVE] = None
+        "of plain training, the fairest comparison.", _POSITIVE] = None
     cost_budget: Annotated[float | None,
         "The same in forwards of one example. Beside --epochs, training may end early.",
         _POSITIVE] = None
@@ -326,7 +326,7 @@ class Settings:
                 f"warmup={warmup.value:.0%} of a training by time, with a strategy that begins to "
                 "select between two epochs: give the warm-up in epochs, such as 1e"
             )
-        # In a budget, an epoch of the warm-up costs as much as an epoch of Traditional.
+        # In a budget, an epoch of the warm-up costs as much as an epoch of plain training.
         return math.ceil(round(warmup.value * (self.epochs or self.budget or 0.0), 9))
 
     @property

@@ -8,7 +8,7 @@ from siftback.probing.agreement import Agreement
 from siftback.probing.costs import EPOCHS, MEMORY, SB, SINGLE_PASS, CostRow, Seconds
 
 PAYS = 1.1
-"""Minimum speed-up per epoch over Traditional at which a strategy is worthwhile."""
+"""Minimum speed-up per epoch over plain training at which a strategy is worthwhile."""
 
 AGREES = 0.8
 """Minimum rank correlation with the exact scores at which cheap scores can replace them."""
@@ -58,7 +58,7 @@ def advise(
 
     If examples that are left out are not read, `MEMORY` is recommended, which chooses before
     reading; otherwise the alternative, or none. There is no alternative if loading takes more than
-    half of the time, or if the fastest is less than `PAYS` times as fast as Traditional. Nothing
+    half of the time, or if the fastest is less than `PAYS` times as fast as plain training. Nothing
     is recommended if the optimizer takes more than half of a training step, or the loader's own
     part of a selection more than a quarter of one.
 

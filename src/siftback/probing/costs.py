@@ -84,12 +84,12 @@ class CostRow:
     Attributes:
         strategy: Its name.
         keep: Share of the examples that it trains on.
-        ideal: Speed-up of an epoch that selects over one of Traditional, if only forwards and
+        ideal: Speed-up of an epoch that selects over one of plain training, if only forwards and
             backwards took time.
         measured: Speed-up of such an epoch with all parts as they were measured.
         training: Speed-up of a whole training, whose first epochs are on all examples.
         seconds: Seconds per N source examples.
-        break_even: The share kept below which it takes less time than Traditional; None if it
+        break_even: The share kept below which it takes less time than plain training; None if it
             never does.
     """
 
@@ -105,7 +105,7 @@ class CostRow:
 def cost_rows(
     seconds: Seconds, keeps: Sequence[float], epochs: int = EPOCHS
 ) -> tuple[CostRow, ...]:
-    """Computes the cost of each strategy at each share kept, Traditional first.
+    """Computes the cost of each strategy at each share kept, plain training first.
 
     With s the share kept, L loading, S scoring, C choosing, T a training step, A a scorer's work
     after one, D memory's draw, R giving and recording drawn examples, O the optimizer's part of a
@@ -209,7 +209,7 @@ def break_even(cost: Cost, base: float) -> float | None:
 
     Args:
         cost: Seconds by share kept, never falling as the share grows.
-        base: Seconds of Traditional.
+        base: Seconds of plain training.
 
     Returns:
         In (0, 1], to six digits; None if no share is small enough.

@@ -31,7 +31,7 @@ class ProbeResult:
         noise: Half the interquartile range of the training steps' seconds, over their median.
         seconds: Medians over the rounds, by part.
         seconds_compiling: Seconds that the single pass takes once, before its first step.
-        rows: Each strategy at each share kept; the first is Traditional.
+        rows: Each strategy at each share kept; the first is plain training.
         agreement: Agreement of each cheaper scorer with the exact one, by name.
         failures: Reasons why something could not be measured, by name.
         advice: The recommendation.

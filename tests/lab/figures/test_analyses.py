@@ -116,7 +116,7 @@ def test_time_to_error_is_interpolated(made):
     table = ANALYSES["table1"]([made])
     assert isinstance(table, Grid)
     (sb, random) = table.rows
-    # Traditional needs 19 s for an error of 11, sb 9.4 s; 18 and 8.8 s for 12; 16 and 7.6 for 14.
+    # Plain training needs 19 s for an error of 11, sb 9.4 s; 18 and 8.8 for 12; 16 and 7.6 for 14.
     assert [cell.median for cell in sb[4:7]] == pytest.approx([19 / 9.4, 18 / 8.8, 16 / 7.6])
     assert [cell.median for cell in sb[7:]] == pytest.approx([190 / 95, 180 / 90, 160 / 80])
     assert random[4:] == [None] * 6

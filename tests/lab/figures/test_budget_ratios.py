@@ -120,7 +120,7 @@ def test_the_interval_is_that_of_every_draw_of_the_seeds(count):
         (4, 1.5, False),  # 2 is far above 4
         (1, 1, False),  # the least, beside the one after
         (3, 3.5, False),  # of no budget on the curve those around it
-        (2, 2, False),  # as long as Traditional, on a steep part: the ratio is 1
+        (2, 2, False),  # as long as plain training, on a steep part: the ratio is 1
     ],
 )
 def test_flat_is_a_curve_whose_errors_at_the_budgets_compared_lie_within_the_spread(
@@ -133,7 +133,7 @@ def test_flat_is_a_curve_whose_errors_at_the_budgets_compared_lie_within_the_spr
 
 
 def test_a_flat_ratio_is_no_number_anywhere(tmp_path):
-    """Traditional is done at a budget of 4, and the method is as good, or clearly worse."""
+    """Plain training is done at a budget of 4, and the method is as good, or clearly worse."""
     comparisons = []
     for budget, mean in zip(BUDGETS, [30.0, 20.0, 10.0, 9.9, 9.95], strict=True):
         plain = {seed: mean + spread for seed, spread in enumerate((-0.5, 0.0, 0.5))}
@@ -240,7 +240,7 @@ def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
     assert isinstance(ANALYSES["budgets"](comparisons), Missing)  # no method at two budgets
     few = ANALYSES["pays"](comparisons[1:])
     assert isinstance(few, Missing)
-    assert "Traditional at 5 budgets or more" in few.why
+    assert "plain training at 5 budgets or more" in few.why
 
 
 def test_it_says_where_more_budget_makes_traditional_no_better(tmp_path):
@@ -360,7 +360,7 @@ def test_the_curves_are_those_of_what_was_measured_at_several_budgets(tmp_path):
 
 
 def plain_error(budget, scale=1.0):
-    """Traditional's end, of every seed."""
+    """Plain training's end, of every seed."""
     end = scale * (20 - 2 * math.log2(budget))
     return {0: end, 1: end}
 

@@ -25,7 +25,7 @@ from siftback.lab.figures.writing import export_csv, write_analysis
 from siftback.lab.records.frame import Range
 from written_records import add, comparison
 
-FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]
+FOUND = ["cnn on digits: an epoch of sb takes 0.50 of plain training's."]
 LINES = [Series("a", [1, 2], [3, 4], [2, 3], [4, 5], "sb"), Series("b", [1, 2], [1, float("nan")])]
 NAMED = [Series("a", ["x", "y"], [3, 4], group="sb"), Series("b", ["x"], [1.0], [0.5], [2.0])]
 

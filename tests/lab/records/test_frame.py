@@ -1,6 +1,6 @@
 """Answers worked out by hand.
 
-Seed 0: Traditional ends at 10 %, so the targets are 11, 12 and 14 %. Seed 1: at 20 %, so 22, 24
+Seed 0: plain training ends at 10 %, so the targets are 11, 12 and 14 %. Seed 1: at 20 %, so 22, 24
 and 28 %.
 """
 

@@ -23,7 +23,7 @@ def test_the_budget_in_the_middle_is_shown_where_the_usual_one_was_not_measured(
 
 @pytest.mark.parametrize("measured", [(2, 4), (2, 4, 8)], ids=["most methods", "in the middle"])
 def test_a_ratio_is_that_of_one_budget_and_bold_where_it_is_sure(tmp_path, measured):
-    """Traditional's error is inverse to its budget; the method's is that of twice the budget."""
+    """Plain training's error is inverse to its budget; the method's is that of twice the budget."""
     comparisons = []
     for budget in (1, 2, 4, 8, 16):
         ends = {"traditional": [64 / budget, 64 / budget + 0.01]}

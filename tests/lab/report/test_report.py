@@ -28,7 +28,7 @@ from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.report.page import render_page, write_report
 
 ROOT = Path(__file__).parents[3]
-FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]
+FOUND = ["cnn on digits: an epoch of sb takes 0.50 of plain training's."]
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 
 
@@ -240,7 +240,7 @@ def test_the_papers_and_the_benchmarks_are_in_full(filled, tmp_path):
     assert problems == ["torn.json is damaged, and left out (JSONDecodeError)"]
     text = Page(page.read_text(encoding="utf-8")).text
     papers = text.rpartition("The papers' numbers beside ours")[2]
-    assert "final error of Traditional 1.72 % 10.50 ± 0.71 % Wide ResNet, SVHN cnn on" in papers
+    assert "final error of plain training 1.72 % 10.50 ± 0.71 % Wide ResNet, SVHN cnn on" in papers
     assert papers.count(" not run ") > len(CLAIMS) / 2
     assert "Speed of beads. Measured on: cpu Abacus 9" in text
     assert "speed (at least 2) fp32 2.5" in text

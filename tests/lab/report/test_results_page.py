@@ -239,7 +239,7 @@ def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):
     page = tmp_path / "page.md"
     write_page(tmp_path, page)
     text = page.read_text(encoding="utf-8")
-    # Traditional ends at 20.5 - budget, so that its budget for 12.5 % is 8.
+    # Plain training ends at 20.5 - budget, so that its budget for 12.5 % is 8.
     assert (
         "| data and model | `Memory(keep=0.5)` | `Memory(keep=0.5, guard=NoiseGuard(classes))` |\n"
         in text
@@ -249,7 +249,7 @@ def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):
     both = "1.00 (1.00 to 1.00) |  | 1.00 (1.00 to 1.00) | 0.25 to 0.50 |"
     assert f"| cnn-8 on digits | `RS2(keep=0.5)` | 2 | {both}" in text
     assert (
-        f"| wrong labels | seeds | Traditional | {guarded} | precision / recall of {guarded} |"
+        f"| wrong labels | seeds | plain training | {guarded} | precision / recall of {guarded} |"
         in text
     )
     assert "| cnn-8 on digits | 20% | 2 | 17.50 % | -1.00 | 0.80 / 0.20 |" in text

@@ -60,7 +60,7 @@ def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):
         "training's at the same cost, over 3 seeds (95% interval -3.97 to +5.97, which takes in "
         "zero). "
     )
-    for seed, error in enumerate((10.5, 10.0, 12.5)):  # Traditional's: 10, 11 and 12
+    for seed, error in enumerate((10.5, 10.0, 12.5)):  # plain training's: 10, 11 and 12
         add_run("rs2", seed, [(12, 2, 120, error)], keep=0.6)
     (rs2,) = [one for one in verdicts([filled]) if one.strategy == "rs2"]
     assert rs2.sentence == (

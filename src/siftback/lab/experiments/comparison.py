@@ -56,7 +56,7 @@ class Plan:
             ``sb-memory@0.5``.
         keeps: Shares to keep; each selective strategy without a share of its own runs with each.
         seeds: Each is a start that all strategies share.
-        matched: Whether to add, for each selective run, Traditional of the same budget. A plan
+        matched: Whether to add, for each selective run, plain training of the same budget. A plan
             of equal budgets, or of equal times, needs none.
 
     Raises:

@@ -146,7 +146,7 @@ def speed_up_table(result: ProbeResult, title: str) -> Table:
         even = row.break_even
         lines[row.strategy]["break-even"] = "never" if even is None else f"{even:.2f}"
     caption = (
-        "Speed over Traditional: of an epoch that selects, loading included / what its forwards "
+        "Speed over plain training: of an epoch that selects, loading included / what its forwards "
         f"and backwards alone would give / of a training of {result.epochs} epochs, the first on "
         "everything. An epoch pays below the last column's share kept. s is the share kept; a "
         "scorer stands for SelectiveLoader(..., keep=s, scorer=...)."

@@ -42,7 +42,7 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
     Errors are in percent and losses in nats, mean ± sample standard deviation over the seeds; the
     other numbers are means. The columns of median speed-ups
     (:func:`siftback.lab.records.frame.speedups`, in seconds) are left out where there is no
-    Traditional run to measure them by.
+    plain training run to measure them by.
 
     Args:
         comparison: The comparison.

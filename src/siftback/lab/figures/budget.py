@@ -19,7 +19,7 @@ from siftback.lab.strategies.table import PLAIN, library_name
 
 
 def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """The difference in final error or loss from Traditional of the same budget, with interval.
+    """The difference in final error or loss from plain training of the same budget, with interval.
 
     Seed by seed, in percentage points or nats, negative where selection is better; the interval is
     Student's t over the seeds, of 95 %, and one seed has none.
@@ -61,12 +61,12 @@ def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: 
 def noisy_ends(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Returns the ends of all selective configurations, at several shares of wrong labels.
 
-    Each beside Traditional of the same budget, seed by seed. Data sets that no comparison made
+    Each beside plain training of the same budget, seed by seed. Data sets that no comparison made
     wrong labels of are left out.
 
     Returns:
         Of each its ``task``, the share of ``wrong`` labels and its ``label``; how many ``seeds``
-        both have; Traditional's mean end with its unit, ``baseline``, the configuration's
+        both have; plain training's mean end with its unit, ``baseline``, the configuration's
         ``difference`` from it, and the ends of the ``interval`` of that, NaN for one seed; whether
         a guard held examples back, ``guarded``; the share of wrong labels among its suspects,
         ``precision``, and of suspects among the wrong labels, ``recall``, NaN if not known.
@@ -127,8 +127,8 @@ def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Final errors of rare and of common classes, each a mean over the classes of its kind.
 
-    Selective configurations have the difference from Traditional of the same budget, seed by seed,
-    with its 95 % interval.
+    Selective configurations have the difference from plain training of the same budget, seed by
+    seed, with its 95 % interval.
     """
     for comparison in comparisons:
         times = int(comparison.arguments.get("rare", 1))
@@ -160,10 +160,10 @@ def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Seconds of an epoch beside its cost in forwards and backwards, both over Traditional's.
+    """Seconds of an epoch beside its cost in forwards and backwards, both over plain training's.
 
     Scores of the whole set before training are in neither. Means over the seeds, and where they
-    lie. Configurations that were measured on another machine than Traditional are left out.
+    lie. Configurations that were measured on another machine than plain training are left out.
     """
     for heading, comparison in titled(comparisons):
         runs = frame.read_runs(comparison)

@@ -1,9 +1,9 @@
-"""Budget ratios: what Traditional would have to spend for the same error, over what was spent.
+"""Budget ratios: what plain training would have to spend for the same error, over what was spent.
 
 A difference of errors at one budget says little of what it is worth: a tenth of a point is much
 where a doubled budget brings a twentieth, and nothing where it brings two points. The ratio says it
 in one unit, that of the budget: ``R = b_T(e) / b``, where a method of budget b ends at error e, and
-``b_T(e)`` is the budget at which Traditional's own curve of error against budget comes to e.
+``b_T(e)`` is the budget at which plain training's own curve of error against budget comes to e.
 """
 
 import math
@@ -77,8 +77,8 @@ class BudgetRatio:
         low: The lower end of the interval; of a single seed below anything.
         high: The upper end; of a single seed above anything.
         seeds: How many seeds both have.
-        flat: Whether Traditional's own errors at the budgets compared lie within the spread of its
-            seeds, as `is_flat` says. Then the ratio is noise, and not shown.
+        flat: Whether plain training's own errors at the budgets compared lie within the spread of
+            its seeds, as `is_flat` says. Then the ratio is noise, and not shown.
     """
 
     ratio: Bounded
@@ -100,8 +100,8 @@ def budget_for(budgets: Sequence[float], values: Sequence[float], end: float) ->
     """The least budget at which a curve comes to an end, on straight lines over log budget.
 
     Where a curve rises later, by overfitting or the seeds' noise, that takes nothing back: a budget
-    that would do was there. So a method that ends no lower than Traditional of the same budget has
-    a ratio of 1 at most.
+    that would do was there. So a method that ends no lower than plain training of the same budget
+    has a ratio of 1 at most.
 
     Args:
         budgets: Ascending, each once.
@@ -128,19 +128,20 @@ def budget_for(budgets: Sequence[float], values: Sequence[float], end: float) ->
 
 
 def is_flat(curve: Mapping[float, Sequence[float]], budget: float, needed: float) -> bool:
-    """Whether Traditional's errors at the budgets compared lie within the spread of its seeds.
+    """Whether plain training's errors at the budgets compared lie within the spread of its seeds.
 
-    The budgets compared are those that were measured from the method's to the one that Traditional
-    needs for its error; where that is fewer than two, the two between which the needed one lies.
+    The budgets compared are those that were measured from the method's to the one that plain
+    training needs for its error; where that is fewer than two, the two between which the needed one
+    lies.
     Where the mean errors there differ by no more than the standard deviation over the seeds, as
     root mean square over these budgets, or above the method's budget fall by no more than that, the
     curve says nothing of what a budget buys.
 
     Args:
-        curve: Traditional's errors at each budget, one per seed. Of a single seed no spread is
+        curve: Plain training's errors at each budget, one per seed. Of a single seed no spread is
             known, and nothing is flat.
         budget: The method's.
-        needed: That of Traditional for the same error.
+        needed: That of plain training for the same error.
 
     >>> curve = {1: [20, 22], 2: [9, 11], 4: [10.5, 9], 8: [10, 9]}
     >>> is_flat(curve, 2, needed=8), is_flat(curve, 2, needed=1.5), is_flat(curve, 8, needed=1.5)
@@ -168,7 +169,7 @@ def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> Budg
     `RESAMPLES` of them otherwise. The interval is from the 2.5th to the 97.5th percentile.
 
     Args:
-        curve: Traditional's ends by budget.
+        curve: Plain training's ends by budget.
         budget: The method's.
         ends: Where the method ends. Only seeds that it shares with all of the curve count, one at
             least.

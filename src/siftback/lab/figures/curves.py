@@ -44,7 +44,7 @@ class Curves(NamedTuple):
         return self.comparison.metric
 
     def beside_traditional(self, which: "pd.Series[bool]") -> Self:
-        """Returns the configurations of some runs, and Traditional."""
+        """Returns the configurations of some runs, and plain training."""
         labels = {TRADITIONAL, *self.runs.label[which]}
         runs, tests = (table[table.label.isin(labels)] for table in (self.runs, self.tests))
         return self._replace(runs=runs, tests=tests)
@@ -94,7 +94,7 @@ def staleness(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def label_noise(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Figure 12: SB and Traditional where a share of the training labels is wrong."""
+    """Figure 12: SB and plain training where a share of the training labels is wrong."""
 
     def order(comparison: Comparison) -> tuple[tuple[str, str], float]:
         return task_of(comparison), float(comparison.arguments.get("flip") or 0.0)
@@ -137,7 +137,7 @@ def schedules(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def without_matched(comparisons: Iterable[Comparison]) -> Iterator[Finding]:
-    """Plots curves without Traditional of other lengths."""
+    """Plots curves without plain training of other lengths."""
     for curves in read_curves(comparisons):
         shown = curves.beside_traditional(curves.runs.selective)
         if not shown.runs.empty:
@@ -231,7 +231,7 @@ def curve_panel(title: str, view: str, y_label: str, series: Sequence[Series]) -
 
 
 def describe_best(curves: Curves, view: str) -> str:
-    """Says how the best selective configuration ends, beside Traditional."""
+    """Says how the best selective configuration ends, beside plain training."""
     finals = curves.means("final")
     selective = curves.runs.label[curves.runs.selective].unique()
     best = finals[selective if len(selective) else finals.index].idxmin()
@@ -248,15 +248,15 @@ def describe_best(curves: Curves, view: str) -> str:
 def best_end(
     title: str, metric: Metric, name: str, end: float, baseline: float | None, share: str = ""
 ) -> str:
-    """Says how the best configuration ends, beside Traditional where that was run.
+    """Says how the best configuration ends, beside plain training where that was run.
 
     Args:
         title: The comparison.
         metric: What it is judged by.
         name: The best configuration's, for readers.
         end: Its final error or loss.
-        baseline: Traditional's.
-        share: What it spent of what Traditional did.
+        baseline: Plain training's.
+        share: What it spent of what plain training did.
     """
     beside = "" if baseline is None else f", {PLAIN} at {metric.written(baseline)}{share}"
     return f"{title}: {name} ends at {metric.written(end)}{beside}."

@@ -39,7 +39,7 @@ def accuracy(
 
     Args:
         comparisons: The records.
-        among: The strategies to show, beside Traditional.
+        among: The strategies to show, beside plain training.
         needed: The one without which there is nothing to see.
     """
     for curves in read_curves(comparisons):

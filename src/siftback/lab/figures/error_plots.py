@@ -36,7 +36,7 @@ def draw_errors(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def error_figure(comparison: Comparison) -> Figure:
-    """Plots the curves of all configurations, and as lines where Traditional ends and its cost.
+    """Plots the curves of all configurations, and as lines where plain training ends and its cost.
 
     A matched run has the colour of the run whose budget it shares.
     """

@@ -17,7 +17,7 @@ COSINE, SIGNS = "cosine similarity", "components of equal sign (%)"
 def gradient_similarity(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 5: how alike the gradients of a batch and of a part of it are, over training.
 
-    Means over the batches looked at and the seeds, of Traditional where it was observed; spread
+    Means over the batches looked at and the seeds, of plain training where it was observed; spread
     over the seeds. A view is a share of the batch.
     """
     for run in watched_once(comparisons, "gradients"):

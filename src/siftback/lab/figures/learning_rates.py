@@ -43,7 +43,7 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             ]
             name, best_rate = library_name(label), f"{lowest[label][1]:g}"
             rows.append([title, name, str(len(ends)), "; ".join(written), best_rate])
-        # The best method beside Traditional, each at the rate at which it ends lowest.
+        # The best method beside plain training, each at the rate at which it ends lowest.
         plain, sentence = lowest.pop(TRADITIONAL, None), ""
         if plain and lowest:
             best = min(lowest, key=lowest.__getitem__)

@@ -30,7 +30,7 @@ LEAST = 1e-6  # lower losses are drawn as this one, as many round to 0, which ha
 def extremes(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 2: the training examples with the least and the most loss over training.
 
-    By the mean over all evaluations of all seeds, of Traditional where it was observed.
+    By the mean over all evaluations of all seeds, of plain training where it was observed.
     """
     for run in watched_once(comparisons, "losses"):
         yield with_images(run.title, run.comparison, partial(picture_extremes, run))
@@ -132,7 +132,7 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Iterator[Fin
     """Figure 15: the probability of selection of five examples over training, and its variance.
 
     The probability is that of equation 1 among all losses of the same evaluation, with the beta
-    of the selective strategy; for Traditional it is what they would have. The five stand evenly
+    of the selective strategy; for plain training it is what they would have. The five stand evenly
     among all examples by the mean of their probability under the first configuration.
     """
     for group in watched(comparisons, "losses"):

@@ -63,7 +63,7 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
 
 
 def watched_once(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
-    """Returns, of each comparison, what was observed of Traditional, or of the first that was."""
+    """Returns, of each comparison, what was observed of plain training, or of the first run."""
     return [
         next((run for run in runs if run.first.label == TRADITIONAL), runs[0])
         for runs in watched(comparisons, kind)

@@ -36,7 +36,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     Comparisons of one model on one data set share a panel, and a frontier; over time, only those
     that were measured on one machine. Panels of data sets of one name, of which records say that
     they have other examples, are numbered. A point is the mean over the seeds of a configuration at
-    an evaluation. Matched runs are Traditional, of another length.
+    an evaluation. Matched runs are plain training, of another length.
     """
     rows, sets = [], dict[str, dict[str, int]]()
     for comparison in comparisons:
@@ -51,7 +51,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         for view in ("time", "cost", "steps"):
             for line in mean_curves(curves.tests, AXES[view][0], by="label"):
                 machine = f", on {machine_of(curves.runs, line.group)}" if view == "time" else ""
-                # What is faint is Traditional, matched.
+                # What is faint is plain training, matched.
                 family = TRADITIONAL if line.faint else families[line.group]
                 about = view, f"{task}{machine}", curves.metric, family
                 rows += [(*about, x, y) for x, y in zip(line.x, line.y, strict=True)]

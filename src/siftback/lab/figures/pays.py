@@ -1,4 +1,4 @@
-"""Budget ratios: Traditional's budget for the same error over the method's, and a map of them.
+"""Budget ratios: plain training's budget for the same error over the method's, and a map of them.
 
 A reader knows two things of a case of their own before any selection: how many examples there are,
 and where plain training ends within the budget. Both are the axes of the map.
@@ -31,7 +31,7 @@ LEAST_POINTS = 5
 """The fewest budgets of a curve."""
 
 LEAST = 0.97
-"""The budget ratio below which it is worse than Traditional."""
+"""The budget ratio below which it is worse than plain training."""
 
 BANDS = dict(zip(RATIOS, (1.5, 1.2, 1.05, LEAST, 0.0), strict=True))
 """The least ratio of each colour, by its words."""
@@ -48,7 +48,7 @@ Ends = Mapping[float, Mapping[int, float]]
 
 
 class Experiment(NamedTuple):
-    """Comparisons of equal settings, but for budgets and devices, Traditional's at five or more.
+    """Comparisons of equal settings, but for budgets and devices, plain training's at five or more.
 
     Attributes:
         title: Model, data, wrong labels, and a weight decay that is not the model's own;
@@ -68,12 +68,12 @@ class Experiment(NamedTuple):
 
     @property
     def curve(self) -> Ends:
-        """Traditional's ends."""
+        """Plain training's ends."""
         return self.ends[TRADITIONAL]
 
     @property
     def means(self) -> dict[float, float]:
-        """Traditional's mean ends by budget."""
+        """Plain training's mean ends by budget."""
         return {budget: fmean(ends.values()) for budget, ends in self.curve.items()}
 
 
@@ -83,8 +83,8 @@ class MethodRatio(NamedTuple):
     Attributes:
         experiment: Which one.
         label: The method.
-        budget: In epochs of Traditional.
-        end: Its final error or loss, the mean over the seeds that Traditional's curve has too.
+        budget: In epochs of plain training.
+        end: Its final error or loss, the mean over the seeds that plain training's curve has too.
         epochs: Epochs of source examples that it went through, over the budget. They are what its
             ratio would be if what it left out had taught nothing.
         ratio: The ratio.
@@ -156,7 +156,7 @@ def ratios_of_default(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
 def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The budget ratio of each method at each budget, with its interval.
 
-    Comparisons by budget that differ in nothing else are one experiment; it needs Traditional at
+    Comparisons by budget that differ in nothing else are one experiment; it needs plain training at
     five budgets or more. See :mod:`siftback.lab.figures.budget_ratios` for the formula.
     """
     measured = experiments(comparisons)
@@ -192,7 +192,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Error or loss over the budget, of Traditional and of what was measured at several.
+    """Error or loss over the budget, of plain training and of what was measured at several.
 
     A panel for each experiment that `ratios` has: the means over the seeds, and the seeds' range.
     """
@@ -241,7 +241,7 @@ def title_of(comparison: Comparison) -> str:
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Returns the comparisons whose experiments have Traditional at five budgets or more."""
+    """Returns the comparisons whose experiments have plain training at five budgets or more."""
     return [comparison for group in _with_curve(comparisons) for comparison in group]
 
 
@@ -305,11 +305,11 @@ def band_of(ratio: BudgetRatio) -> str | None:
 def ratios_on_the_map(
     comparisons: Sequence[Comparison], only: str | None = None
 ) -> Iterator[Finding]:
-    """Budget ratios as colours, by Traditional's error at the budget and by the data.
+    """Budget ratios as colours, by plain training's error at the budget and by the data.
 
     A panel for each method that was measured at several budgets of an experiment, and in several
-    experiments, that are judged by errors, at budgets that Traditional was measured at too. In one
-    view the other axis is the number of training examples, in the other the budget in epochs.
+    experiments, that are judged by errors, at budgets that plain training was measured at too. In
+    one view the other axis is the number of training examples, in the other the budget in epochs.
     Ratios that are only known to be above or below a number are in neither, unless all that they
     may be has the same colour.
 

@@ -29,7 +29,7 @@ NAMES = {
 
 
 def until_near(comparisons: Sequence[Comparison], factor: float) -> Iterator[Finding]:
-    """Figures 1 and 10: seconds by phase until a multiple of Traditional's final error."""
+    """Figures 1 and 10: seconds by phase until a multiple of plain training's final error."""
     for curves in read_curves(comparisons):
         plain = curves.runs[curves.runs.label == TRADITIONAL]
         tests = curves.tests[curves.tests.strategy != MATCHED]

@@ -13,7 +13,7 @@ AXES: tuple[Axis, ...] = ("seconds", "cost")
 
 
 def table_1(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Table 1: how much sooner each strategy came near Traditional's final error.
+    """Table 1: how much sooner each strategy came near plain training's final error.
 
     A cell gives the median over the seeds, the least and the most, as
     :func:`siftback.lab.records.frame.speedups` defines them, in seconds and in cost; it is empty

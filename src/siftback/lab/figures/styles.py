@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
 
-# Okabe and Ito's colours, which differ with any colour vision; black is kept for Traditional and
+# Okabe and Ito's colours, which differ with any colour vision; black is kept for plain training and
 # yellow, faint on white, comes last.
 COLOURS = ("#E69F00", "#0072B2", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 # Dashes, markers and patterns have Plotly's names.

@@ -35,7 +35,7 @@ class NotRecordedError(Exception):
 
 
 def final_error(comparisons: Comparisons) -> str:
-    """Returns Traditional's final error, or loss."""
+    """Returns plain training's final error, or loss."""
     runs = read_runs(comparisons[0])
     final = runs.final[runs.label == TRADITIONAL]
     if final.empty:
@@ -111,28 +111,28 @@ def cosines(comparisons: Comparisons) -> str:
 
 
 def at_percentile(comparisons: Comparisons, figure: str, percentile: float) -> str:
-    """Returns figure 8's or 9's values at a percentile, of SB and of Traditional."""
+    """Returns figure 8's or 9's values at a percentile, of SB and of plain training."""
     lines = _series(figure, comparisons, "percentile")
     labels = library_name(_runs(comparisons[0], "sb").label.iloc[0]), PLAIN
     sb, plain = (
         np.interp(percentile, np.asarray(lines[label].x, float), lines[label].y) for label in labels
     )
-    return f"SB {sb:.0f} %, Traditional {plain:.0f} %"
+    return f"SB {sb:.0f} %, plain training {plain:.0f} %"
 
 
 def error_difference(comparisons: Comparisons, strategy: str, keep: float | None = None) -> str:
-    """Returns a strategy's final error less Traditional's."""
+    """Returns a strategy's final error less plain training's."""
     return f"{_difference(comparisons[0], strategy, keep)} points"
 
 
 def random_and_sb(comparisons: Comparisons) -> str:
-    """Returns the final errors of Random-Backprop and SB at a half, less Traditional's."""
+    """Returns the final errors of Random-Backprop and SB at a half, less plain training's."""
     random, sb = (_difference(comparisons[0], strategy, 0.5) for strategy in ("random", "sb"))
     return f"Random-Backprop {random} points, SB {sb} points"
 
 
 def filtered(comparisons: Comparisons, strategy: str) -> str:
-    """Returns the share that a strategy left out, and its final error less Traditional's."""
+    """Returns the share that a strategy left out, and its final error less plain training's."""
     difference = _difference(comparisons[0], strategy)
     return f"{left_out(comparisons, strategy)} left out, error {difference} points"
 
@@ -143,7 +143,7 @@ def pareto(comparisons: Comparisons) -> str:
     optimal = {line.group: len(line.y) for line in lines if not line.faint}
     families_of = {
         "SB and Stale-SB": ("sb", "stale-sb"),
-        "Traditional": (TRADITIONAL,),
+        "plain training": (TRADITIONAL,),
         "Kath18": ("kath18",),
     }
     return ", ".join(
@@ -220,7 +220,7 @@ def _difference(comparison: Comparison, strategy: str, keep: float | None = None
     label = _runs(comparison, strategy, keep).label.iloc[0]
     differences = paired_differences(read_runs(comparison), label, TRADITIONAL)
     if not differences:
-        raise NotRecordedError("no seed that Traditional ran too")
+        raise NotRecordedError("no seed that plain training ran too")
     return f"{mean_and_spread(differences):+.2f}"
 
 

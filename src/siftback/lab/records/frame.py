@@ -94,8 +94,8 @@ def kept(read: Callable[[Comparison], pd.DataFrame]) -> Callable[[Comparison], p
 def read_runs(comparison: Comparison) -> pd.DataFrame:
     """Returns the finished runs of a comparison, a row each.
 
-    Traditional comes first, then each configuration before the runs matched to it; the seeds of a
-    configuration stand in the order in which they ended.
+    Plain training comes first, then each configuration before the runs matched to it; the seeds of
+    a configuration stand in the order in which they ended.
 
     Returns:
         The fields of `RunSummary` as columns: ``matched_to`` is empty where there is none, numbers
@@ -104,7 +104,7 @@ def read_runs(comparison: Comparison) -> pd.DataFrame:
 
         - ``label``: the configuration, the same for all of its seeds;
         - ``family``: the strategy without its interval, ``stale-sb`` for ``stale-sb-5``;
-        - ``selective``: whether the strategy selects: all but Traditional and the matched runs;
+        - ``selective``: whether the strategy selects: all but plain training and the matched runs;
         - ``final``, ``best``: the error or the loss, whichever ``metric`` says;
         - ``machine``: the processor or the device that the run was measured on.
     """
@@ -149,7 +149,7 @@ def read_evaluations(comparison: Comparison) -> pd.DataFrame:
 
 
 def in_order(runs: Iterable[RunSummary]) -> list[RunSummary]:
-    """Returns runs as readers want them: Traditional, then each before those matched to it."""
+    """Returns runs as readers want them: plain training, then each before those matched to it."""
     runs = list(runs)
     first = {run.label: number for number, run in reversed([*enumerate(runs)])}
 
@@ -305,11 +305,11 @@ def machine_of(runs: pd.DataFrame, label: str) -> str:
 
 
 def same_budget(runs: pd.DataFrame, label: str) -> str | None:
-    """Returns the label of the Traditional that had the budget of a selective configuration.
+    """Returns the label of the plain training that had the budget of a selective configuration.
 
     That is its matched run, which ends with the step that spends the budget, or before where it
     came to ``stop_at`` or to the end of its time, and then counts for nothing; or, in a comparison
-    by budget, Traditional itself. None where none of them has the cost, to 2 %.
+    by budget, plain training itself. None where none of them has the cost, to 2 %.
     """
     run = runs[runs.label == label].iloc[0]
     matched = run_label(MATCHED, run.keep_asked, run.strategy)
@@ -345,14 +345,14 @@ def crossing(heights: Sequence[float], target: float) -> float:
 def speedups(
     comparison: Comparison, factors: Sequence[float] = TABLE_1_FACTORS, axis: Axis = "seconds"
 ) -> dict[str, dict[float, Range | None]]:
-    """Computes how much sooner each configuration came near Traditional's final error.
+    """Computes how much sooner each configuration came near plain training's final error.
 
     This is the only definition of a speed-up, after table 1 of Jiang et al. 2019: the table
     itself, ``siftback compare`` and ``sweep``, the report, the results page and the papers' numbers
-    all show it. For seed s and factor f the target is ``e = f * final(Traditional, s)``, the final
-    test error of Traditional's run of that seed (of language, its test loss), and ::
+    all show it. For seed s and factor f the target is ``e = f * final(plain, s)``, the final test
+    error of plain training's run of that seed (of language, its test loss), and ::
 
-        speedup(s) = spent(Traditional, s, e) / spent(run, s, e)
+        speedup(s) = spent(plain, s, e) / spent(run, s, e)
         speedup    = median of speedup(s) over the seeds
 
     where ``spent`` is the amount at the `crossing`, between two evaluations. Counting up to the
@@ -364,14 +364,14 @@ def speedups(
 
     Args:
         comparison: The runs.
-        factors: Multiples of Traditional's final error.
+        factors: Multiples of plain training's final error.
         axis: The amount that is counted: seconds of training, cost in forwards, or steps.
 
     Returns:
-        By label and factor the median, the least and the most over the seeds that Traditional ran
-        too. None where one of these seeds did not reach the target, since a median over the others
-        would flatter; where Traditional ran none of the seeds; and in seconds, where the two ran
-        on different machines.
+        By label and factor the median, the least and the most over the seeds that plain training
+        ran too. None where one of these seeds did not reach the target, since a median over the
+        others would flatter; where plain training ran none of the seeds; and in seconds, where the
+        two ran on different machines.
     """
     runs = read_runs(comparison)
     finals = dict(zip(runs.record, runs.final, strict=True))

@@ -243,7 +243,7 @@ class RunSummary:
 
     @property
     def selective(self) -> bool:
-        """Whether its strategy selects, as Traditional does not, however short."""
+        """Whether its strategy selects, as plain training does not, however short."""
         return self.strategy not in (TRADITIONAL, MATCHED)
 
     @classmethod

@@ -26,7 +26,7 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
         ``folder``; ``metric``, by which it was judged; ``configurations``, each with its share to
         keep, None where the strategy finds that itself, its final and best error or loss, mean and
         sample standard deviation over the seeds, the means of its counts, and its ``speedups`` in
-        seconds over Traditional by multiples of Traditional's final error, the medians of
+        seconds over plain training by multiples of plain training's final error, the medians of
         :func:`siftback.lab.records.frame.speedups`; and ``verdicts``, as `verdict_numbers` gives
         them.
     """

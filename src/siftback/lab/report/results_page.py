@@ -213,7 +213,7 @@ def _by_method(noisy: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     for (data, wrong), group in groupby(noisy, itemgetter("task", "wrong")):
         ends = list(group)
         row = {"data and model": data, "wrong labels": f"{wrong:.0%}"}
-        row |= {"seeds": str(ends[0]["seeds"]), "Traditional": ends[0]["baseline"]} | blank
+        row |= {"seeds": str(ends[0]["seeds"]), "plain training": ends[0]["baseline"]} | blank
         for end in ends:
             name, within = written(end["label"]), signed_interval(*end["interval"])
             row[name] = f"{end['difference']:+.2f}" + (f" ({within})" if within else "")

@@ -33,7 +33,7 @@ class Verdict:
         strategy: The configuration's strategy.
         keep: The share that it was asked to keep.
         label: The configuration.
-        baseline: Traditional of the same budget; None where there is no such run.
+        baseline: Plain training of the same budget; None where there is no such run.
         cost: What the baseline spent, in forwards of one example, a backward being two: the mean
             over the seeds, NaN without a baseline.
         metric: What it was judged by.
@@ -41,9 +41,9 @@ class Verdict:
             seed that both ran; of a language model its final test loss less, in nats.
         seconds: Its seconds of training over the baseline's, the mean over the seeds; None where
             they ran on different machines.
-        whole_differences: Its final test error, or loss, less that of the whole of Traditional;
+        whole_differences: Its final test error, or loss, less that of the whole of plain training;
             empty where that is the baseline itself.
-        whole_cost: Its cost over that of the whole of Traditional.
+        whole_cost: Its cost over that of the whole of plain training.
     """
 
     comparison: str
@@ -82,7 +82,7 @@ class Verdict:
 
     @property
     def whole_error(self) -> frame.MeanAndSpread | None:
-        """Mean and spread of the differences from the whole of Traditional; None without any."""
+        """Mean and spread of the differences from the whole of plain training; None without any."""
         return frame.mean_and_spread(self.whole_differences) if self.whole_differences else None
 
     @property

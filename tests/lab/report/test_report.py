@@ -115,6 +115,14 @@ def test_facts_of_the_run_are_told(filled, page):
         assert fact in text
 
 
+def test_the_settings_have_strategies_as_calls_of_the_library(filled, page):
+    names = ["traditional", "sb-memory-default", "sb-memory@0.25", "stale-sb-3"]
+    filled.environment["arguments"]["strategies"] = names
+    filled.write()
+    text = page().text
+    assert "plain training, Memory(), Memory(keep=0.25), Stale(keep=s, every=3)" in text
+
+
 def test_every_changed_record_changes_the_page(filled, page):
     before = page()
     change(filled, "sb", test_error_final=17.0)

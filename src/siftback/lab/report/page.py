@@ -209,15 +209,15 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
 
 def list_facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
     """Yields the settings, then where it ran and with which versions."""
-    for name, value in (comparison.arguments | comparison.environment).items():
+    strategies = comparison.arguments.get("strategies", [])
+    called = {"strategies": [strategy_name(entry.replace("@", " ")) for entry in strategies]}
+    for name, value in (comparison.arguments | called | comparison.environment).items():
         if name != "arguments" and value not in (None, []):
             yield name.replace("_", " "), fact(value)
-    machines: dict[str, list[str]] = {}
     runs = read_runs(comparison)
-    for label in dict.fromkeys(runs.label):
-        machines.setdefault(machine_of(runs, label), []).append(library_name(label))
-    if len(machines) > 1:
-        where = "; ".join(f"{', '.join(labels)} on {name}" for name, labels in machines.items())
+    machines = {label: machine_of(runs, label) for label in dict.fromkeys(runs.label)}
+    if len(set(machines.values())) > 1:
+        where = "; ".join(f"{library_name(label)} on {name}" for label, name in machines.items())
         yield "several machines, whose seconds do not compare", where
 
 

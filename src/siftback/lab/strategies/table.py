@@ -29,7 +29,7 @@ from siftback.language import dft_weights, inverse_probability_weights, linupper
 # What Diet-SB prunes in all of its runs, those of 1/2 and of 3/8 kept in all: its table 1.
 DIET_SHARE = 0.25
 
-# Costs. Traditional keeps everything; the layers cost what they cost, and h is the head's share
+# Costs. Plain training keeps everything; the layers cost what they cost, and h is the head's share
 # of the cost of all tokens.
 _ALL = IdealCost(offered=3)
 _SCORED = IdealCost(3, offered=1)
@@ -90,7 +90,7 @@ _drawn = partial(Strategy, cost=_KEPT, moment=BeforeReading, warmup=_OF_MEMORY)
 # product of OrderDP's two shares.
 # fmt: off
 _ROWS = (
-    Strategy("traditional", "every example, every epoch", _ALL),
+    Strategy("traditional", "plain training: every example, every epoch", _ALL),
     Strategy("sb",
              "Selective-Backprop: a forward pass scores each example, high losses are kept",
              _SCORED, AfterReading, _percentile,
@@ -115,40 +115,40 @@ _ROWS = (
            build=_memory(), guardable=True, own_schedule=True,
            library="Memory(keep={keep:g})"),
     _drawn("sb-memory-guarded",
-           "as sb-memory, but examples whose labels stay doubtful are held back",
+           "as Memory(keep=s), but examples whose labels stay doubtful are held back",
            build=_memory(), guarded=True, own_schedule=True,
            library="Memory(keep={keep:g}, guard=NoiseGuard(classes))"),
     _drawn("sb-memory-weighted",
-           "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
+           "as Memory(keep=s), losses weighted by one over the probability, which undoes its bias",
            build=_memory(unbiased=True), own_schedule=True,
            library="Memory(keep={keep:g}, unbiased=True)"),
     _drawn("sb-memory-annealed",
-           "as sb-memory-weighted, the weights rising from none to whole over the training",
+           "as Memory(keep=s, unbiased=True), its weights rising from none to whole over training",
            build=annealed_memory, own_schedule=True),
     _drawn("sb-memory-ratio",
-           "as sb-memory, but drawn by the loss over the mean of all, which sets the share",
+           "as Memory(keep=s), but by the loss over the mean of all, which sets the share drawn",
            build=_ratio_memory, guardable=True, has_own_share=True,
            library="Memory(tail=Epochs(0))"),
     _drawn("sb-memory-default",
-           "as sb-memory-ratio, but with everything at the end, from 4 to 9 epochs on",
+           "as Memory(tail=Epochs(0)), but trains on everything at the end, from 4 to 9 epochs on",
            build=_ratio_memory, guardable=True, has_own_share=True,
            tail=siftback.Memory().schedule.tail.value,
            schedule=siftback.Memory().schedule,
            library="Memory()"),
     _drawn("sb-memory-ratio-guarded",
-           "as sb-memory-ratio, but examples whose labels stay doubtful are held back",
+           "as Memory(tail=Epochs(0)), but examples whose labels stay doubtful are held back",
            build=_ratio_memory, guarded=True, has_own_share=True,
            library="Memory(tail=Epochs(0), guard=NoiseGuard(classes))"),
     _drawn("sb-memory-balanced",
-           "as sb-memory, all classes drawn equally often, each example at most once an epoch",
+           "as Memory(keep=s), all classes drawn equally often, each example at most once an epoch",
            build=_memory(), balanced=True, own_schedule=True, kinds=_LABELLED,
            library="Memory(keep={keep:g}, balance=labels)"),
     _drawn("sb-memory-balanced-weighted",
-           "as sb-memory-balanced, with loss weights by which its mean is that over the classes",
+           "as Memory(keep=s, balance=labels), weighted so that its mean is that over the classes",
            build=_memory(unbiased=True), balanced=True, own_schedule=True, kinds=_LABELLED,
            library="Memory(keep={keep:g}, balance=labels, unbiased=True)"),
     _drawn("sb-memory-ratio-balanced",
-           "as sb-memory-ratio, an example of a rare class as much more probable as it is rarer",
+           "as Memory(tail=Epochs(0)), an example of a rare class as much likelier as it is rarer",
            build=_ratio_memory, balanced=True, has_own_share=True, kinds=_LABELLED,
            library="Memory(tail=Epochs(0), balance=labels)"),
     Strategy("sb-ewma",
@@ -296,7 +296,7 @@ _ROWS = (
              _ALL, weighted=partial(weighted_token_loss, inverse_probability_weights),
              kinds=_PROBABLE),
     Strategy("matched",
-             "Traditional given the budget of a selective run, its learning rates fully decayed",
+             "plain training given the budget of a selective run, its learning rates fully decayed",
              IdealCost(note="that of the run it is matched to")),
 )
 # fmt: on
@@ -304,7 +304,7 @@ _ROWS = (
 STRATEGIES = {row.name: row for row in _ROWS}
 
 PLAIN = "plain training"
-"""The name of Traditional, for pages and pictures."""
+"""The name of `traditional` for pages and pictures."""
 
 
 def call_of(strategy: Strategy) -> str:
@@ -323,8 +323,13 @@ def strategy_name(name: str) -> str:
 
     >>> strategy_name("infobatch"), strategy_name("rho"), strategy_name("traditional")
     ('InfoBatch(ratio=1-s)', 'rho', 'plain training')
+    >>> strategy_name("stale-sb-3"), strategy_name("of another release")
+    ('Stale(keep=s, every=3)', 'of another release')
     """
-    return (name in STRATEGIES and call_of(STRATEGIES[name])) or library_name(name)
+    try:
+        return call_of(find_strategy(name)) or library_name(name)
+    except ConfigError:
+        return library_name(name)
 
 
 def find_strategy(name: str) -> Strategy:
@@ -376,10 +381,8 @@ def name_of_call(text: str) -> str:
     strategies = [find_strategy(f"stale-sb-{every[1]}")] if every else STRATEGIES.values()
     for strategy in strategies:
         if match := _call_pattern(strategy.library).fullmatch(text.replace(" ", "")):
-            shares = [
-                _NUMBERS[field][2](parse_number(text, number))
-                for field, number in match.groupdict().items()
-            ]
+            numbers = match.groupdict().items()
+            shares = [_NUMBERS[field][2](parse_number(text, number)) for field, number in numbers]
             return "@".join([strategy.name, *(f"{share:.12g}" for share in shares)])
         if (default := _default_share(strategy, text)) is not None:
             return f"{strategy.name}@{default:.12g}"

@@ -24,6 +24,7 @@ GITHUB = "https://github.com/"
 
 _ADDED = re.compile(r"<!-- (kept|came out|budgets|headline|notebooks)(?:: (.*?))? -->")
 _NAMED = re.compile(r"\[[\w/]+\.md\]\(([\w./]+\.md)")  # a link whose text is a file's name
+_PERCENT = re.compile(r"(\d) %(?=\)?</td>)")
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)\)")
 
 
@@ -35,6 +36,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     markdown = _NAMED.sub(lambda found: f"[{_title(folder / found[1])}]({found[1]}", markdown)
     markdown = _ADDED.sub(lambda found: _added(found[1], found[2], config), markdown)
     return _LINK.sub(lambda found: _linked(found, page.file.src_uri, config), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """The page, in whose cells no line ends between a number and its percent sign."""
+    return _PERCENT.sub(r"\1&nbsp;%", html)
 
 
 def _title(page: Path) -> str:

@@ -146,3 +146,10 @@ def test_their_examples_hold(hook, name):
     found = doctest.testmod(hook(name))
     assert found.attempted
     assert not found.failed
+
+
+def test_no_line_of_a_cell_ends_before_a_percent_sign(hook):
+    cells = "<td>0.89 (10.03 %)</td><td>10 %</td><td>no % of it</td><p>10 % more</p>"
+    assert hook("pages").on_page_content(cells) == (
+        "<td>0.89 (10.03&nbsp;%)</td><td>10&nbsp;%</td><td>no % of it</td><p>10 % more</p>"
+    )

@@ -265,8 +265,9 @@ class Settings:
         length = self.epochs or self.budget or math.inf
         share = warmup.value / (length if isinstance(warmup, Epochs) else 1)
         if share and share + tail >= 1:
+            begins = f"{warmup.value:g}e" if isinstance(warmup, Epochs) else f"{100 * share:g}%"
             raise ConfigError(
-                f"warmup={share:.3g} and tail={tail:.3g} leave no training in between: give less"
+                f"warmup={begins} and tail={100 * tail:g}% leave no training in between: give less"
             )
 
     def _check_length(self) -> None:
@@ -294,10 +295,8 @@ class Settings:
         tail = {None: 0.0, 0.0: "0%"}.get(self.tail, self.tail)
         values = asdict(self) | {"data": recorded_name(self.data), "tail": tail}
         if self.warmup is not None:
-            amount = self.warmup.value
-            values["warmup"] = (
-                f"{amount}e" if amount and isinstance(self.warmup, Epochs) else amount
-            )
+            value = self.warmup.value
+            values["warmup"] = f"{value}e" if value and isinstance(self.warmup, Epochs) else value
         if self.subset is not None:
             path = Path(self.subset)
             digest = hashlib.sha256(path.read_bytes()).hexdigest()

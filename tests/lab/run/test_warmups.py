@@ -51,11 +51,11 @@ def test_a_budget_pays_for_it(tmp_path):
 def test_a_training_in_which_nothing_is_selected_is_refused():
     asked = Settings("digits", epochs=1.0)
     with pytest.raises(
-        ConfigError, match=r"SelectiveLoader\(\.\.\., keep=0.5\): warmup=1 and tail=0 leave no"
+        ConfigError, match=r"SelectiveLoader\(\.\.\., keep=0.5\): warmup=1e and tail=0% leave no"
     ):
         Plan(asked, ["traditional", "sb"], [0.5], [0])
     Plan(asked, ["traditional", "sb-memory", "infobatch"], [0.5], [0])
-    with pytest.raises(ConfigError, match=r"warmup=1.5 and tail=0 "):
+    with pytest.raises(ConfigError, match=r"warmup=3e and tail=0% "):
         Settings("digits", budget=2.0, warmup=Epochs(3))
 
 

@@ -278,7 +278,7 @@ FEW_LEFT = torch.cat((torch.full((50,), 1e-3), torch.ones(10)))  # of which 0.25
         (12, {"keep": 0.5}, [0]),
     ],
 )
-def test_a_share_that_follows_the_losses_has_a_tail_after_four_to_nine_epochs(epochs, arguments, whole):
+def test_a_share_that_follows_the_losses_has_a_tail_after_4_to_9_epochs(epochs, arguments, whole):
     rule = Memory(**{"warmup": Epochs(1)} | arguments)
     loader = ruled(rule, wrapped=plain(Numbered(FEW_LEFT)), epochs=epochs)
     lengths = [len(epoch_of(loader)) for _ in range(epochs)]

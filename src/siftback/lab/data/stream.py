@@ -231,7 +231,6 @@ def image_finisher(
     def finish(images: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:
         if generator is not None:
             images = augment(images, generator, zero)
-        floats = images.to(torch.float32, memory_format=layout)
-        return floats.mul_(scale).add_(shift), labels
+        return images.to(torch.float32, memory_format=layout).mul_(scale).add_(shift), labels
 
     return finish

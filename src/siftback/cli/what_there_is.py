@@ -120,7 +120,7 @@ def print_installation(
     echo(f"siftback {facts['siftback']}, Python {facts['python']}, torch {facts['torch']}")
     echo(f"{facts['platform']}, {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB")
     cuda = f", torch built for CUDA {facts['cuda']}" if facts["cuda"] else ""
-    echo(f"device: {facts['device']}{cuda}; torch uses {facts['threads']} threads")
+    echo(f"device: {facts['device']}{cuda}; threads of torch: {facts['threads']}")
     if busy(facts):
         echo(f"The processors are busy (load {facts['load']}): train with --threads 1.")
     rows = [

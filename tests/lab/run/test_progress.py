@@ -57,14 +57,14 @@ def test_long_comparisons_say_how_long_they_take(monkeypatch: pytest.MonkeyPatch
         reporter.finish(replace(SUMMARY, seconds_train=200.0))
     tested, ended = text.getvalue().splitlines()
     assert tested.endswith("loss 0.600; about 2.0 min left")
-    assert ended.endswith("3.3 min, 0.30 M forwards; about 12.0 min left for 3 more")
+    assert ended.endswith("3.3 min, 300 k forwards; about 12.0 min left for 3 more")
 
 
 def test_scoring_has_a_bar_of_its_own_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     shown_first, _, then = scored(terminal=True).rpartition("scoring")
     assert f"{LINE} " in shown_first
     assert f"{LINE}: test error" in then
-    alone = f"{LINE}: test error 12.50 %, 2.0 s, 0.30 M forwards"
+    alone = f"{LINE}: test error 12.50 %, 2.0 s, 300 k forwards"
     assert scored(terminal=False).splitlines() == [alone]
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)
     lines = scored(terminal=False).splitlines()
@@ -82,12 +82,12 @@ def test_a_score_alone_has_a_bar_too() -> None:
 def test_a_terminal_gets_a_bar_and_a_line_a_run() -> None:
     text = shown(terminal=True)
     assert "━" in text
-    assert f"{LINE}: test error 12.50 %, 2.0 s, 0.30 M forwards" in text
+    assert f"{LINE}: test error 12.50 %, 2.0 s, 300 k forwards" in text
 
 
 def test_elsewhere_there_are_plain_lines_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = shown(terminal=False)
-    assert quick == f"{LINE}: test error 12.50 %, 2.0 s, 0.30 M forwards\n"
+    assert quick == f"{LINE}: test error 12.50 %, 2.0 s, 300 k forwards\n"
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)
     slow = shown(terminal=False).splitlines()
     assert slow[0] == f"{LINE} epoch 1.00: test error 12.50 %, loss 0.600"

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from siftback.errors import ConfigError
 from siftback.installation import install_command
-from siftback.lab.records.formatting import readable_duration
+from siftback.lab.records.formatting import readable, readable_duration
 from siftback.lab.records.run_summary import METRICS, Evaluation, RunSummary
 from siftback.lab.settings import Run
 from siftback.lab.strategies.table import library_name
@@ -137,7 +137,7 @@ class ConsoleReporter(Reporter):
         self.note(
             f"{self._position}: test {metric.noun} {metric.written(summary.final)}, "
             f"{readable_duration(summary.seconds_train)}, "
-            f"{summary.cost_forward_units / 1e6:.2f} M forwards{suspects}"
+            f"{readable(summary.cost_forward_units)} forwards{suspects}"
             + (f"; observing took {readable_duration(observing)} more" if observing else "")
             + (f"{left} for {self._runs_left} more" if left else "")
         )

@@ -94,6 +94,7 @@ def test_curves_of_a_loop_of_one_s_own_are_drawn_up_to_the_budget():
     }
     (panel,) = error_over_cost("a net on digits", curves, budget=60).views["cost"]
     plain, memory, line = panel.series
+    assert (plain.label, plain.group) == ("plain training", "traditional")
     assert (plain.x, plain.y) == ([30, 60], [22, 9])
     assert (memory.y, memory.low, memory.high) == ([22, 11, 7], [22, 10, 6], [22, 12, 8])
     assert (line.label, list(line.x), line.y) == ("budget", [60, 60], [6, 24])

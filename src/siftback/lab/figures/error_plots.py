@@ -17,7 +17,7 @@ from siftback.lab.figures.figure import Figure, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_evaluations, read_runs
 from siftback.lab.records.run_summary import METRICS, TRADITIONAL
-from siftback.lab.strategies.table import PLAIN
+from siftback.lab.strategies.table import PLAIN, library_name
 
 PLOT = "error"
 
@@ -71,9 +71,9 @@ def error_over_cost(
 
     Args:
         title: Model and data.
-        curves: By strategy, for each seed its evaluations ``(cost, error)``, those of the seeds at
-            the same points of training. The cost is in forwards of one example, a backward being
-            2, or in whatever ``budget`` is.
+        curves: By strategy, ``traditional`` for plain training, for each seed its evaluations
+            ``(cost, error)``, those of the seeds at the same points of training. The cost is in
+            forwards of one example, a backward being 2, or in whatever ``budget`` is.
         budget: The cost that a run may have.
 
     >>> figure = error_over_cost("A net on digits", {"memory": [[(1, 9), (2, 5)]]}, budget=2)
@@ -85,7 +85,7 @@ def error_over_cost(
         tests = list(zip(*seeds, strict=True))
         x = [statistics.mean(cost for cost, _ in points) for points in tests]
         errors = [[error for _, error in points] for points in tests]
-        series.append(Series.over_seeds(label, x, errors, label))
+        series.append(Series.over_seeds(library_name(label), x, errors, label))
     series.append(budget_line("budget", budget, series))
     panel = curve_panel("", "cost", METRICS["error"].axis, series)
     return Figure(PLOT, f"{title}: what the budget buys", [], "", {"cost": [panel]})

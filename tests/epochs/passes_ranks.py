@@ -7,25 +7,28 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from siftback import Epochs, Memory, SelectiveLoader
+from siftback import Epochs, Memory, RePB, SelectiveLoader
 
 EPOCHS, COUNT, SIZE = 6, 61, 5
+RULES = {
+    "memory": lambda: Memory(keep=0.3, floor=0.05, warmup=Epochs(1)),
+    "repb": lambda: RePB(0.6),
+}
 
 
-def losses_of(numbers, which):
-    """The losses of some examples in a pass, the same for whoever computes them."""
-    return (numbers * 7 % 11).float() / 11 + which
+def losses_of(numbers, step):
+    """The losses of some examples in a step, the same for whoever computes them."""
+    return (numbers * 7 % 11).float() / 11 + step * 0.01
 
 
-def trained(workers):
-    rule = Memory(keep=0.3, floor=0.05, warmup=Epochs(1))
+def trained(rule, workers):
     plain = DataLoader(torch.arange(COUNT), SIZE, shuffle=True, num_workers=workers)
     loader = SelectiveLoader(plain, memory=rule, epochs=EPOCHS)
     draw, steps, drawn = loader._pipeline.draw, [], {}
     for _ in range(EPOCHS):
         for numbers in loader:
-            steps.append((draw.current.number, numbers.clone()))
-            loader.record(losses_of(numbers, draw.current.number))
+            loader.loss(losses_of(numbers, len(steps)))
+            steps.append(numbers.clone())
         drawn |= {each.number: each.weights.clone() for each in draw.passes}
     draw.losses.take_up_others()
     return {"steps": steps, "drawn": drawn, "length": len(loader), "values": rule.values.clone()}
@@ -33,6 +36,10 @@ def trained(workers):
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    found = {workers: trained(workers) for workers in (0, 2)}
+    found = {
+        (name, workers): trained(make(), workers)
+        for name, make in RULES.items()
+        for workers in (0, 2)
+    }
     torch.save(found, Path(sys.argv[1], f"{dist.get_rank()}.pt"))
     dist.destroy_process_group()

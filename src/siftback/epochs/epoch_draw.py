@@ -525,8 +525,7 @@ class EpochDraw:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
         rows = (self.current.weights == 0).nonzero().squeeze(1)
         rows = rows if self._shards else rows[self.rank :: self.world]
-        rows_of_examples = self.losses.rows
-        return rows_of_examples.indices_of(rows) if rows_of_examples else rows
+        return self.losses.rows.indices_of(rows) if self.losses.rows else rows
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the rule's state, the passes of this epoch, and what others are to know."""

@@ -261,23 +261,26 @@ class RuleLosses:
             self._recorded += noted
 
     def take_up_others(self) -> None:
-        """Gives the rule what this process recorded, and others since the last exchange.
+        """Gives the rule what other processes recorded since the last exchange.
 
-        Workers that read ahead have a pass drawn before all losses of the one before are recorded.
-        Of an example in both, the loss of the later pass counts, whichever process has it.
+        Workers that read ahead have a pass drawn before all losses of the one before are recorded,
+        so that two processes may have the same example. Processes make equal steps, and of such an
+        example the loss of the later step counts; of the same one, that of the higher rank.
         """
         self.finish()
         if not self.exchanges:
             return
         recorded, self._recorded = self._recorded, []
-        gathered = exchange_losses(recorded)
-        others = itertools.chain(*gathered[: self._rank], *gathered[self._rank + 1 :])
-        for record in sorted(others, key=lambda record: record.epoch):
-            later = [mine.indices for mine in recorded if mine.epoch > record.epoch]
-            if later:
-                record = record.take(~torch.isin(record.indices, torch.cat(later)))
-            if len(record.indices):
-                self._learn(record)
+        gathered, latest = exchange_losses(recorded), torch.full((self.rule.examples,), -1)
+        # This process's own, which the rule has, are left out by this like others that are older.
+        for step, record in enumerate([] if self.rule.updates_by_batch else recorded):
+            latest[record.indices] = step
+        for step, records in enumerate(itertools.zip_longest(*gathered)):
+            for rank, record in enumerate(records):
+                if record:
+                    record = record.take(latest[record.indices] < step + (rank > self._rank))
+                if record and len(record.losses):
+                    self._learn(record)
 
     @property
     def recorded(self) -> list[tuple[Any, ...]]:

@@ -220,8 +220,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
                 f"{type(self.draw.rule).__name__} draws with loss weights, which a sampler alone "
                 "does not apply: give SelectiveLoader(loader, memory=rule), whose loss applies them"
             )
-        advice = ", one for each example"
-        check_tensor("losses", losses, "float", "n", advice=advice, error=LossError)
+        check_tensor("losses", losses, "float", "n", advice=", one for each", error=LossError)
         indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
         self.draw.losses.update(indices, losses, self.draw.passes[-1].number, **predictions)

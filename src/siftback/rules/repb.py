@@ -100,6 +100,7 @@ class RePB(EpochRule):
     """
 
     reweights = True
+    updates_by_batch = True
     setting_names = ("ratio",)
 
     def __init__(
@@ -123,8 +124,7 @@ class RePB(EpochRule):
         if epoch < self._drawn_last:  # another training has begun, whose passes are counted anew
             self.table.record(torch.arange(self._examples), torch.zeros(self._examples), 1)
         self._drawn_last = epoch
-        relative, left_out = self.values.unbind(1)
-        left_out = left_out.nan_to_num()
+        relative, left_out = self.values[:, 0], self.values[:, 1].nan_to_num()
         weights = repb_weights(relative, left_out, epoch + 1, self.ratio, generator)
         rows = self.drawn_among
         is_out = weights == 0

@@ -73,6 +73,9 @@ class EpochRule(Stateful, ABC):
         learns: Whether it learns from the losses of training: it overrides `update`.
         updates_by_example: Whether `update` treats each example by itself, so that it may be called
             with the losses of several batches at once. The class that defines it says so.
+        updates_by_batch: Whether `update` compares the losses of a batch with each other. It is
+            then always given all of them, and in several processes a second time, among those of
+            the others in the order of the steps; likewise.
         needs_labels: Whether `draw` needs the label of each example, see `set_labels`; likewise.
         takes_weights: Whether its draws can have base weights; of an instance.
         guard: Holds back examples whose label is probably wrong; None in most rules.
@@ -94,6 +97,7 @@ class EpochRule(Stateful, ABC):
 
     reweights = False
     updates_by_example = False
+    updates_by_batch = False
     needs_predictions = False
     needs_passes = False
     needs_labels = False

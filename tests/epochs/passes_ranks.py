@@ -34,12 +34,16 @@ def trained(rule, workers):
     return {"steps": steps, "drawn": drawn, "length": len(loader), "values": rule.values.clone()}
 
 
-if __name__ == "__main__":
+def main(out):
     dist.init_process_group("gloo")
     found = {
         (name, workers): trained(make(), workers)
         for name, make in RULES.items()
         for workers in (0, 2)
     }
-    torch.save(found, Path(sys.argv[1], f"{dist.get_rank()}.pt"))
+    torch.save(found, Path(out, f"{dist.get_rank()}.pt"))
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -180,9 +180,12 @@ def fit(cases: Sequence[Case]) -> float:
         logs = [log_ratio(case, slope) for case in cases]
         products = zip(weights, logs, bounds, strict=True)
         squares = zip(weights, bounds, strict=True)
+        before = slope
         slope = sum(weight * log * bound for weight, log, bound in products) / sum(
             weight * bound**2 for weight, bound in squares
         )
+        if slope == before:
+            break
     return slope
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from siftback import Epochs, Memory, Schedule, SelectiveLoader
 
 SOURCE = Path(siftback.__file__).parent
 BATCH, CLASSES, EXAMPLES, FEATURES = 8, 3, 256, 5
+IMPORTED = ("matplotlib.pyplot", "pandas", "rich.table", "scipy.stats", "sklearn.datasets", "sympy")
 
 
 class Walk(NamedTuple):
@@ -127,6 +129,8 @@ def selective_step() -> Walk:
 
 def compare_digits() -> Walk:
     """Walks through ``siftback compare`` on the digits, by Traditional and two strategies."""
+    for module in IMPORTED:  # no part of the walk, and slow under a profile
+        import_module(module)
     from siftback.cli import main
 
     with tempfile.TemporaryDirectory() as folder:

@@ -366,7 +366,8 @@ def test_limits_out_of_range_are_refused(n):
 def test_no_track_of_signs_is_in_two_splits():
     if not tables.local_folder("gtsrb"):  # which the hub has no copy of
         pytest.skip("needs GTSRB in SIFTBACK_DATA or ../shared/data")
-    whole, data = load("gtsrb"), load("gtsrb", validation=5000)
+    whole = load("gtsrb")
+    data = hold_out(whole, 5000)
     assert whole.train_inputs.shape == (39_209, 3, 32, 32)
     assert whole.test_inputs.shape == (12_630, 3, 32, 32)
     tracks = int(whole.group_numbers.max()) + 1
@@ -395,7 +396,7 @@ def test_real_sets(name, shape, mean, std):
     assert data.train_labels.unique().tolist() == list(range(10))
     expected = torch.tensor(mean), torch.tensor(std)
     torch.testing.assert_close(data.moments, expected, rtol=0, atol=1e-4)
-    limited = load(name, train_limit=1000)
+    limited = limit(data, 1000)
     assert limited.train_labels.bincount().tolist() == [100] * 10
 
 

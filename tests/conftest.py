@@ -32,7 +32,7 @@ COUNTS = {
     "batches": (800, "batches without growth of memory"),
     "scores": (1 << 18, "scores in one call of each selector"),
     "inputs": (400, "bad values for the constructors, methods and batches"),
-    "leaves": (60, "damaged entries of the state of each kind of object"),
+    "leaves": (30, "damaged entries of the state of each kind of object"),
 }
 COUNTED = "red"  # the property of a test's report that says so
 

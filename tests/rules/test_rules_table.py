@@ -309,8 +309,9 @@ def test_every_rule_has_a_row_in_both_tables():
     assert names == {type(make()).__name__ for make in (RULES | REFRESHED).values()}
 
 
-@every
 @pytest.mark.parametrize("losses", [LOSSES, PERMUTED], ids=["one", "permuted"])
+@every
+@pytest.mark.sampled(2)
 def test_it_draws_and_weighs_as_its_paper_says(name, losses):
     row, rule, generator = ROWS[name], taught(name, losses), seeded(1)
     probabilities, weight = (

@@ -55,6 +55,7 @@ def test_every_public_selector_has_a_row():
 
 @every
 @pytest.mark.parametrize("scores", [SCORES, PERMUTED, ALIKE], ids=["one", "permuted", "alike"])
+@pytest.mark.sampled(3)
 def test_it_selects_and_weighs_as_its_paper_says(name, scores):
     outcomes = list(FAMILY[name].outcomes(scores, KEEP, COUNT))
     assert sum(probability for probability, _ in outcomes) == pytest.approx(1)

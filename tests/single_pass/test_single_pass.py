@@ -63,6 +63,7 @@ def assert_same(ours: Gradients, theirs: Gradients, tolerance: float = 1e-5) -> 
 
 @pytest.mark.parametrize("selector", [Percentile, Reweighted, All])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(2)
 def test_gradient_is_that_of_the_kept_losses(name, selector, monkeypatch):
     case = CASES[name]
     model, sift = traced(name)
@@ -158,6 +159,7 @@ def test_a_gradient_scaler_scales():
 
 
 @pytest.mark.parametrize("name", ["resnet18", "wide_resnet", "mobilenet"])
+@pytest.mark.sampled(3)
 def test_channels_last(name):
     case = CASES[name]
     model, (inputs, targets) = make(case)

@@ -28,6 +28,7 @@ import torch
 from scipy.special import stdtrit
 
 from goals import Goal, begin, options, report
+from siftback import Memory
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.experiments.warm_up import warm_up
 from siftback.lab.figures.budget_ratios import BudgetRatio
@@ -47,7 +48,6 @@ from siftback.lab.records.folder import comparison_folders, is_comparison
 from siftback.lab.records.tables import markdown
 from siftback.lab.strategies.strategy import OWN_SHARE
 from siftback.rules.forecast import MOST_EPOCHS, effective_share
-from siftback.rules.memory import TAIL, TAIL_AFTER
 
 TITLE = "Forecasts of the budget ratio of Memory(), each data set left out in turn"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -89,7 +89,8 @@ class Case(NamedTuple):
 
         At the end of a long training `Memory` trains on everything.
         """
-        tail = max(0.0, min(TAIL.value, 1 - TAIL_AFTER.value / self.budget, 1 - self.done))
+        _, end = Memory().schedule.span(self.budget)
+        tail = max(0.0, min(1 - end / self.budget, 1 - self.done))
         return self.done + (1 - self.done - tail) / self.share + tail
 
 

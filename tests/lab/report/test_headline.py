@@ -41,7 +41,7 @@ def test_the_parts_of_the_readme_are_what_the_records_give(recorded, tmp_path):
     table = parts.pop("budget ratios")
     assert all("`Memory()`" in paragraph for paragraph in parts.values())
     assert "| cnn-8 on mnist | 4 | **2.07** | 1.33 to > 4.00 | " in table
-    assert "| ngrams-32 on imdb | 4 | flat | " in table
+    assert "| ngrams-32 on imdb, weight decay 1 | 4 | flat | " in table
 
 
 def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):

@@ -524,7 +524,7 @@ class Strategy:
         length = settings.epochs or settings.budget
         if not (self.schedule and length):
             return self.tail
-        return max(0.0, 1 - self.schedule.span(length)[1] / length)
+        return round(max(0.0, 1 - self.schedule.span(length)[1] / length), 9)
 
     def warmed(self, settings: Settings) -> Settings:
         """Returns settings that say how long it trains on everything, at first and at the end.

@@ -161,15 +161,6 @@ CANDIDATES = {
         lambda losses, done: capped(losses, 0.9),
         0.45,
     ),
-    "cap.95": Candidate(
-        "loss over mean, of losses capped at their quantile of 0.95",
-        lambda losses, done: capped(losses, 0.95),
-    ),
-    "cap.95.tail.45": Candidate(
-        "loss over mean, of losses capped at their quantile of 0.95, tail 0.45",
-        lambda losses, done: capped(losses, 0.95),
-        0.45,
-    ),
     "now": Candidate("loss over mean", lambda losses, done: ratios(losses)),
     "tail.2": Candidate("loss over mean, tail 0.2", lambda losses, done: ratios(losses), 0.2),
     "tail.3": Candidate("loss over mean, tail 0.3", lambda losses, done: ratios(losses), 0.3),

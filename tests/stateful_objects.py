@@ -279,6 +279,10 @@ OTHERS = {
         lambda **given: sampler(rule=lambda: Memory(keep=0.5), **given), draw_from,
         {"epochs": {"epochs": 40}},
     ),
+    "batches of a sampler": Kind(
+        lambda **given: sampler(**given).batches(4), lambda batches: next(iter(batches)),
+        {"seed": {"seed": 4}, "examples": {"count": 25}},
+    ),
     "in batch": Kind(
         with_defaults(InBatch, keep=0.5, schedule=SELDOM, steps_per_epoch=9),
         choose,

@@ -111,6 +111,34 @@ def test_a_sampler_alone_goes_on_in_torchdatas_loader(rule, workers):
 
 
 @vital
+@in_workers
+@pytest.mark.parametrize("shorter", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [2, 4, 8])  # of 17 examples or of 9, whose last row is shared
+@pytest.mark.sampled(3)
+def test_batches_of_a_sampler_alone_go_on_in_torchdatas_loader(size, drop_last, shorter):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def make():
+        data = dataset(17)
+        rule = Memory(keep=0.55, warmup=Epochs(1))
+        sampler = SelectiveSampler(data, rule, seed=3, epochs=3, shorter_epochs=shorter)
+        batches = sampler.batches(size, drop_last)
+        loader, done = StatefulDataLoader(Indexed(data), batch_sampler=batches), Counter()
+
+        def steps():
+            while done.value < 3:
+                for indices, (inputs, _) in loader:
+                    sampler.update(indices, inputs[:, 0].abs() + done.value)
+                    yield indices
+                done.value += 1
+
+        return {"loader": loader, "done": done}, steps, lambda: None
+
+    check_resumes(make)
+
+
+@vital
 def test_a_sampler_alone_is_drawn_from_again_in_each_epoch():
     rule = Memory(keep=0.5, warmup=Epochs(1))
     sampler = SelectiveSampler(range(40), rule, seed=3, epochs=3, shorter_epochs=True)

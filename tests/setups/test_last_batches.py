@@ -275,7 +275,7 @@ def test_a_sampler_alone_has_batches_too(case, expected):
             sizes.append(len(batch))
     assert sizes == expected
     assert list(map(len, sampler.batches(size, drop_last=True))) == [size] * (drawn // size)
-    assert list(SelectiveBatches(range(3), 2, False, lambda: False)) == [[0, 1], [2]]
+    assert list(SelectiveBatches(range(3), 2, False)) == [[0, 1], [2]]
 
 
 def test_a_pool_alone_keeps_a_single_row_or_shares():

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from siftback.batches.generators import Generators
 from siftback.errors import BatchError, StateError
-from siftback.state import anything, dict_of, list_of, raise_damaged, tensor, tensor_checksum
+from siftback.state import Check, Stateful, integer, tensor_checksum
 
 END: Any = object()  # after the last batch; not None, which arrays compare to by element
 
@@ -70,7 +70,8 @@ class TrackedBatches(Sampler[list[Any]]):
         return self._ask()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "batches":  # of a copy that is being made
+        # Of a copy that is being made; and a state is that of the order, not of its batches.
+        if name in ("batches", "state_dict", "load_state_dict"):
             raise AttributeError(name)
         return getattr(self.batches, name)  # which a loader of the user's own may read
 
@@ -148,7 +149,7 @@ class TrackedBatches(Sampler[list[Any]]):
             self._before()
         order = self.batches if self._resumed is None else self._resumed
         sampler: Any = getattr(order, "sampler", None)
-        begun = sampler.epochs_begun if getattr(sampler, "draw", None) else -1
+        begun = getattr(sampler, "epochs_begun", -1) if getattr(sampler, "draw", None) else -1
         self._resumed = self._before = None
         self._order, number, usual = iter(order), 0, 0
         while (batch := next(self._order, END)) is not END:
@@ -187,53 +188,71 @@ def count_batches(examples: int, batch_size: int, drop_last: bool = False) -> in
     return -(-examples // batch_size) - is_merged
 
 
-class SelectiveBatches(BatchSampler):
+class SelectiveBatches(Stateful, BatchSampler):
     """Batches of an order from which examples are left out, none of a single row.
 
     Batch normalisation stops at a batch of one row, and how many rows the last batch has changes
     with every draw. So a last row that would be alone shares the rows of the batch before it, see
     `count_batches`. Where nothing is left out, batches are those of PyTorch's ``BatchSampler``.
 
+    A state is of its sampler and of the place in the order, as a ``StatefulDataLoader`` saves it.
+
     Args:
-        sampler: The order.
+        sampler: The order, with the ``draw`` that leaves examples out of it, if there is one.
         batch_size: Examples per batch.
         drop_last: Whether a last batch of fewer is left out.
-        leaves_out: Tells whether examples are left out of the current epoch.
 
-    >>> list(SelectiveBatches(range(7), 3, False, lambda: True))
-    [[0, 1, 2], [3, 4], [5, 6]]
-    >>> list(SelectiveBatches(range(7), 3, False, lambda: False))
+    >>> list(SelectiveBatches(range(7), 3, False))
     [[0, 1, 2], [3, 4, 5], [6]]
+    >>> from siftback import Epochs, Memory, SelectiveSampler
+    >>> rule = Memory(keep=0.7, warmup=Epochs(0))
+    >>> sampler = SelectiveSampler(range(10), rule, shorter_epochs=True)
+    >>> [len(batch) for batch in SelectiveBatches(sampler, 3, False)]
+    [3, 2, 2]
     """
 
-    def __init__(
-        self,
-        sampler: Iterable[int],
-        batch_size: int,
-        drop_last: bool,
-        leaves_out: Callable[[], bool],
-    ) -> None:
-        super().__init__(sampler, batch_size, drop_last)
-        self._leaves_out = leaves_out
+    _count = 0  # examples of this epoch that were in batches
+    _place = 0, 0  # the epoch that the next iter() goes on within, and its examples before
 
     def __iter__(self) -> Iterator[list[int]]:
-        size, order = self.batch_size, iter(self.sampler)
-        take = getattr(order, "take", lambda count: list(itertools.islice(order, count)))
-        batch = take(size)  # an epoch begins, and is drawn, with its first index
-        shares_rows = not self.drop_last and size > 1 and self._leaves_out()
+        place, self._place = self._place, (0, 0)
+        self._count = place[1]
+        return self._batches(*place)
+
+    def _batches(self, epoch: int, count: int) -> Iterator[list[int]]:
+        size, order = self.batch_size, cast(Any, iter(self.sampler))
+        take = getattr(order, "take", lambda size: list(itertools.islice(order, size)))
+        if count:
+            order.resume(epoch, count)
+        batch = take(1)  # an epoch begins, and is drawn, with its first index
+        draw = getattr(self.sampler, "draw", None)
+        shares_rows = draw and draw.leaves_out and size > 1 and not self.drop_last
         while batch:
-            # Read ahead only where the batch after this one decides on its rows.
-            later = take(size) if shares_rows else []
-            if len(later) == 1 and len(batch) == 2:
-                batch, later = batch + later, []
-            elif len(later) == 1:
-                batch, later = batch[:-1], batch[-1:] + later
+            rows = size
+            if shares_rows and len(self.sampler) - count == size + 1:  # type: ignore[arg-type]
+                rows = 3 if size == 2 else size - 1
+            batch += take(rows - 1)
+            self._count = count = count + len(batch)
             if len(batch) >= size or not self.drop_last:
                 yield batch
-            batch = later if shares_rows else take(size)
+            batch = take(1)
+
+    def members(self) -> dict[str, Any]:
+        """Returns the sampler."""
+        return {"sampler": self.sampler}
+
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the number of examples of this epoch that were in batches."""
+        return {"_count": integer()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Has the next ``iter()`` go on within another one's epoch."""
+        super().load_state_dict(state)
+        self._place = state["sampler"]["last"], self._count
 
     def __len__(self) -> int:
-        if not self._leaves_out():
+        draw = getattr(self.sampler, "draw", None)
+        if not (draw and draw.leaves_out):
             return super().__len__()
         return count_batches(len(self.sampler), self.batch_size, self.drop_last)  # type: ignore[arg-type]
 
@@ -399,30 +418,3 @@ def first_rows(table: Any) -> Tensor:
     """Returns uint8[n], the first rows of a table of Hugging Face ``datasets``."""
     rows = str(table.with_format("arrow")[:8].to_pydict()) if len(table) else ""
     return torch.frombuffer(bytearray(rows + " ", "utf-8"), dtype=torch.uint8)
-
-
-def packed(batches: list[list[Any]]) -> Any:
-    """Index lists as two tensors, which take a fraction of their room."""
-    indices = index_tensor([index for batch in batches for index in batch])
-    if indices is None:
-        return batches
-    sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
-    return {"indices": indices, "sizes": sizes}
-
-
-def check_packed(name: str, value: Any) -> None:
-    """Checks for what `packed` returns."""
-    if isinstance(value, list):
-        list_of(list_of(anything))(name, value)
-        return
-    indices = tensor(torch.int64, None, least=0)
-    dict_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, value)
-    if int(value["sizes"].sum()) != len(value["indices"]):
-        raise_damaged(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
-
-
-def unpacked(value: Any) -> list[list[Any]]:
-    """The index lists that `packed` was called with."""
-    if not isinstance(value, dict):
-        return cast(list[list[Any]], value)
-    return [indices.tolist() for indices in value["indices"].split(value["sizes"].tolist())]

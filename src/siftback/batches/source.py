@@ -20,17 +20,14 @@ from siftback.batches.order import (
     END,
     TrackedBatches,
     batches_of,
-    check_packed,
     data_loader_of,
     has_indices_within,
     index_tensor,
     is_plain,
     is_trackable,
     keeps_order,
-    packed,
     sampler_of,
     subset_name,
-    unpacked,
     with_order,
 )
 from siftback.batches.tree import Lists, read_structure
@@ -41,6 +38,7 @@ from siftback.state import (
     anything,
     check_entries,
     choice,
+    dict_of,
     flag,
     integer,
     list_of,
@@ -48,6 +46,7 @@ from siftback.state import (
     nothing,
     optional,
     raise_damaged,
+    tensor,
     text,
 )
 from siftback.tensor_arguments import check_batches
@@ -458,3 +457,29 @@ def saved_state(loader: Any) -> Any:
     with suppress(AttributeError, NotImplementedError), torch.random.fork_rng([]):
         return copy.deepcopy(loader.state_dict())
     return None
+
+
+def packed(batches: list[list[Any]]) -> Any:
+    """Index lists as two tensors, which take a fraction of their room."""
+    indices = index_tensor([index for batch in batches for index in batch])
+    if indices is None:
+        return batches
+    sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
+    return {"indices": indices, "sizes": sizes}
+
+
+def check_packed(name: str, value: Any) -> None:
+    """Checks for what `packed` returns."""
+    if isinstance(value, list):
+        list_of(list_of(anything))(name, value)
+        return
+    dict_of(dict.fromkeys(("indices", "sizes"), tensor(torch.int64, None, least=0)))(name, value)
+    if int(value["sizes"].sum()) != len(value["indices"]):
+        raise_damaged(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
+
+
+def unpacked(value: Any) -> list[list[Any]]:
+    """The index lists that `packed` was called with."""
+    if not isinstance(value, dict):
+        return cast(list[list[Any]], value)
+    return [indices.tolist() for indices in value["indices"].split(value["sizes"].tolist())]

@@ -202,10 +202,8 @@ class EpochDraw:
     @property
     def current(self) -> Pass:
         """The pass that the batch that came last begins in."""
-        for drawn in self.passes:
-            if self._before < drawn.start + drawn.size:
-                return drawn
-        return self.passes[-1]
+        left = (drawn for drawn in self.passes if self._before < drawn.start + drawn.size)
+        return next(left, self.passes[-1])
 
     @property
     def draws(self) -> bool:
@@ -662,9 +660,8 @@ class EpochDraw:
     def common_settings(self) -> dict[str, Any]:
         """Returns what all processes must have alike, see `barrier`."""
         settings = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
-        settings["shorter_epochs"] = self.shorter
         shared = {"examples": self.rule.examples, "seed": self._seed}
-        return {**settings, **(shared if self.world > 1 else {})}
+        return {**settings, "shorter_epochs": self.shorter, **(shared if self.world > 1 else {})}
 
     def _settings(self) -> dict[str, Any]:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}

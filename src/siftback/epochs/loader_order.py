@@ -3,7 +3,6 @@
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sized
-from functools import partial
 from typing import Any, cast
 
 from torch import Tensor
@@ -77,8 +76,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
             "sampler=SelectiveSampler(dataset), or shuffle=True"
         )
     filtered = FilteredSampler(cast(Iterable[int], inner), draw)
-    leaves_out = partial(getattr, draw, "leaves_out")
-    return SelectiveBatches(filtered, batches.batch_size, batches.drop_last, leaves_out)
+    return SelectiveBatches(filtered, batches.batch_size, batches.drop_last)
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:
@@ -111,7 +109,7 @@ class FilteredSampler(Sampler[int]):
     """
 
     def __init__(self, sampler: Iterable[int], draw: EpochDraw) -> None:
-        self.sampler, self._draw = sampler, draw
+        self.sampler, self.draw = sampler, draw
         self._is_weighted = repeats(sampler) or hasattr(sampler, "weights")
         self.is_sized = hasattr(sampler, "__len__")
         draw.shorter |= not self.is_sized
@@ -124,7 +122,7 @@ class FilteredSampler(Sampler[int]):
     @property
     def replays_draws(self) -> bool:
         """Whether the draw has the order of the current epoch, so far as it was drawn."""
-        return self._draw.draws and self.is_sized
+        return self.draw.draws and self.is_sized
 
     def __iter__(self) -> Iterator[int]:
         """Returns one epoch.
@@ -133,7 +131,7 @@ class FilteredSampler(Sampler[int]):
             BatchError: If the sampler gives what is no index of an example, or none of those that
                 it gives was drawn.
         """
-        draw = self._draw
+        draw = self.draw
         if self.is_sized:
             draw.sampled = len(cast(Sized, self.sampler))
         if not draw.draws:
@@ -148,9 +146,9 @@ class FilteredSampler(Sampler[int]):
     def _draw_pass(self, _: Tensor) -> None:
         """Draws a pass among what the sampler gives."""
         # It may never end, though it has a length.
-        order = self._check(list(itertools.islice(self.sampler, 10 * self._draw.sampled)))
-        self._draw.draw_pass_among(order, is_weighted=self._is_weighted)
-        if not self._draw.passes[-1].size:
+        order = self._check(list(itertools.islice(self.sampler, 10 * self.draw.sampled)))
+        self.draw.draw_pass_among(order, is_weighted=self._is_weighted)
+        if not self.draw.passes[-1].size:
             raise self._nothing_left(len(order))
 
     def __len__(self) -> int:
@@ -160,7 +158,7 @@ class FilteredSampler(Sampler[int]):
             TypeError: If the sampler has none; or if epochs are shorter by what is left out, and
                 the sampler has not given the examples of this one.
         """
-        draw = self._draw
+        draw = self.draw
         if not self.is_sized or (draw.draws and draw.shorter and draw.is_waiting):
             raise TypeError(
                 f"the number of examples left of those of a {type(self.sampler).__name__} is not "
@@ -170,7 +168,7 @@ class FilteredSampler(Sampler[int]):
 
     def _filter(self) -> Iterator[int]:
         """Yields what is left of a sampler without a length."""
-        weights, whole, size = self._draw.current.weights, 0, 0
+        weights, whole, size = self.draw.current.weights, 0, 0
         for key in self.sampler:
             whole += 1
             if weights[self._check([key])] != 0:
@@ -178,12 +176,12 @@ class FilteredSampler(Sampler[int]):
                 yield key
         if whole and not size:
             raise self._nothing_left(whole)
-        drawn = self._draw.passes[-1]
+        drawn = self.draw.passes[-1]
         drawn.whole, drawn.size = whole, size
 
     def _check(self, keys: list[Any]) -> Tensor:
         """Returns int64[n], what the sampler gave, after checking it."""
-        kind, rule = type(self.sampler).__name__, self._draw.rule
+        kind, rule = type(self.sampler).__name__, self.draw.rule
         indices = index_tensor(keys)
         if indices is None:
             kinds = ", ".join(sorted({type(key).__name__ for key in keys}))
@@ -196,7 +194,7 @@ class FilteredSampler(Sampler[int]):
         return indices
 
     def _nothing_left(self, count: int) -> BatchError:
-        rule, sampler = type(self._draw.rule).__name__, type(self.sampler).__name__
+        rule, sampler = type(self.draw.rule).__name__, type(self.sampler).__name__
         if not count:
             return BatchError(
                 f"a {sampler} gave no examples in this epoch: have its __iter__ give them anew "

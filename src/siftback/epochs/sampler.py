@@ -182,10 +182,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         [4, 2]
         """
         self.batch_size = batch_size
-        return SelectiveBatches(self, batch_size, drop_last, self._leaves_out)
-
-    def _leaves_out(self) -> bool:
-        return bool(self.draw and self.draw.leaves_out)
+        return SelectiveBatches(self, batch_size, drop_last)
 
     def resume(self, epoch: int) -> None:
         """Has the next ``iter()`` give an epoch from its start, as it was drawn last.
@@ -367,8 +364,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
         check_digest(self, state)
         checks = {name.lstrip("_"): check for name, check in self.state_fields().items()}
         check_entries(self, state, checks)
-        check_entries(self, state, {}, self._settings(state["current"]))
-        check_entries(self, state, {"draw": state_of(self._own_draw)})
+        settings = self._settings(state["current"])
+        check_entries(self, state, {"draw": state_of(self._own_draw)}, settings)
         if state["current"] not in (_NONE, state["last"]):
             raise_damaged(
                 "SelectiveSampler.current", state["current"], f"{state['last']}, as its last"

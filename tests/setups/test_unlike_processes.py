@@ -49,6 +49,9 @@ def test_processes_that_agree_train_on_different_examples_after_all_that(ranks):
     first, second = (set(found["remembering"].tolist()) for found in ranks)
     assert len(first) == len(second) == COUNT // 2
     assert not first & second
+    first, second = (set(found["shorter"].tolist()) for found in ranks)
+    assert len(first) == len(second) == COUNT // 2
+    assert not first & second
     first, second = (set(found["scoring"].tolist()) for found in ranks)
     assert len(first) == len(second) == COUNT // 4
     assert not first & second

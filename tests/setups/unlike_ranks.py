@@ -103,6 +103,14 @@ CASES = {
         lambda rank: remembering(wrapped=plain(drop_last=rank == 1)),
         ("drop_last", "False", "True"),
     ),
+    "num_workers": (
+        lambda rank: remembering(wrapped=plain(num_workers=rank)),
+        ("loader.num_workers", "0", "1"),
+    ),
+    "prefetch_factor": (
+        lambda rank: remembering(wrapped=plain(num_workers=1, prefetch_factor=2 + rank)),
+        ("loader.prefetch_factor", "2", "3"),
+    ),
     "pool": (lambda rank: remembering(pool=Pool(6 - rank)), ("batch_size", "6", "5")),
     "pool's rest": (
         lambda rank: remembering(pool=Pool(4, "carry" if rank else False)),
@@ -305,6 +313,9 @@ def main(out):
     found = {name: first(make(rank)) for name, (make, _) in CASES.items()}
     found["resumed"], found["changed"] = resumed(rank), changed(rank)
     found["remembering"] = alike(remembering)
+    # Where an epoch is a pass, all draw as it begins, however far ahead they read.
+    shorter = {"wrapped": plain(num_workers=rank), "shorter_epochs": True}
+    found["shorter"] = alike(lambda: remembering(**shorter))
     # Each may select by random numbers of its own.
     found["scoring"] = alike(lambda: scoring(seed=rank))
     torch.save(found, Path(out) / f"{rank}.pt")

@@ -183,11 +183,6 @@ class EpochDraw:
         self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
 
     @property
-    def is_common(self) -> bool:
-        """Whether a state between epochs is that of all processes, whatever their number."""
-        return bool(self._shards)
-
-    @property
     def whole(self) -> int:
         """Number of examples that this process reads of a pass from which none is left out."""
         if self.sampled >= 0:

@@ -364,8 +364,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
         check_digest(self, state)
         checks = {name.lstrip("_"): check for name, check in self.state_fields().items()}
         check_entries(self, state, checks)
-        settings = self._settings(state["current"])
-        check_entries(self, state, {"draw": state_of(self._own_draw)}, settings)
+        draw = {"draw": state_of(self._own_draw)}
+        check_entries(self, state, draw, self._settings(state["current"]))
         if state["current"] not in (_NONE, state["last"]):
             raise_damaged(
                 "SelectiveSampler.current", state["current"], f"{state['last']}, as its last"
@@ -394,7 +394,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         draw, names = self._own_draw, ("examples", "seed", "shuffle", "rank", "world")
         settings = {name: getattr(self, name) for name in names}
         settings |= {"subset": subset} if (subset := subset_name(self._dataset)) else {}
-        if draw and draw.is_common and current == _NONE:
+        if draw and draw.rule.shards and current == _NONE:
             settings |= {"rank": None, "world": None}
         return {**settings, "rule": type(draw.rule).__name__ if draw else None}
 

@@ -186,7 +186,7 @@ class SelectiveLoader:
         source = open_source(loader, draw, seed)
         self._draw = draw
         # Whether a state between epochs is that of all processes, whatever their number.
-        self._is_common = bool(draw and draw.is_common)
+        self._is_common = bool(draw and draw.rule.shards)
         if draw is None:
             if shorter_epochs:
                 raise ConfigError(
@@ -689,6 +689,10 @@ class SelectiveLoader:
             order = order | dict.fromkeys(("shuffle", "seed", "num_workers"))
         elif self.memory:
             settings["dataset"] = fingerprint(getattr(pipeline.source.loader, "dataset", None))
+        if (draw := self._draw) and draw.losses.exchanges and not (draw.shorter or draw.is_ahead):
+            # Passes are drawn as they are asked for, and processes exchange their losses there.
+            names = "num_workers", "prefetch_factor"
+            order = order | {name: getattr(pipeline.source.loader, name, None) for name in names}
         return settings | {"loader": order}
 
 

@@ -77,21 +77,16 @@ def test_with_workers_too(source, arguments):
     check_resumes(training(source, arguments), every=3)
 
 
-RULES = {
-    "memory": lambda: Memory(keep=0.5, warmup=Epochs(1)),
-    "none": lambda: None,
-    "weights": lambda: InfoBatch(0.5, 1.0),
-}
+RULES = {"memory": lambda: Memory(keep=0.5, warmup=Epochs(1)), "none": lambda: None}
 
 
 @vital
 @in_workers
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.sampled(3)
+# With workers, torchdata's state of a sampler lacks the losses of batches that are being read.
+@pytest.mark.parametrize(("rule", "workers"), [("memory", 0), ("none", 0), ("none", 2)])
 def test_a_sampler_alone_goes_on_in_torchdatas_loader(rule, workers):
     def make():
-        sampler = SelectiveSampler(dataset(), rule(), seed=3, epochs=3)
+        sampler = SelectiveSampler(dataset(), RULES[rule](), seed=3, epochs=3)
         loader, done = (
             torchdatas(Indexed(dataset()), sampler=sampler, num_workers=workers),
             Counter(),
@@ -100,7 +95,7 @@ def test_a_sampler_alone_goes_on_in_torchdatas_loader(rule, workers):
         def steps():
             while done.value < 3:
                 for indices, (inputs, _) in loader:
-                    if sampler.draw is not None and workers == 0:
+                    if sampler.draw is not None:
                         sampler.update(indices, inputs[:, 0].abs() + done.value)
                     yield indices
                 done.value += 1

@@ -91,15 +91,15 @@ def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
         ({"max_steps": 15}, 2.5),
         ({"max_steps": 15, "limit_train_batches": 0.5}, 5),
         ({"max_steps": 5, "accumulate_grad_batches": 4}, 2 + 4 / STEPS),
-        ({"max_steps": 900}, 90),
+        ({"max_steps": 900}, 50),
         ({"max_steps": 15, "max_epochs": -1}, 2.5),  # as of a trainer that is given steps alone
     ],
 )
 def test_a_training_is_as_long_as_its_steps_where_these_are_fewer(options, epochs):
-    settings = {"max_epochs": 90} | options
+    settings = {"max_epochs": 50} | options
     trainer, selective = fit_remembering(Net(), memory=Memory(), **settings)
     assert selective.loader.epochs == epochs
-    assert trainer.global_step == min(options["max_steps"], 90 * STEPS)
+    assert trainer.global_step == min(options["max_steps"], 50 * STEPS)
 
 
 class Recording(Net):

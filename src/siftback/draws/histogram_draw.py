@@ -232,8 +232,7 @@ def draw_in_shards(
     seed, quota = int(torch.randint(1 << 62, (), generator=generator)), shards.quota(count)
     weights = torch.zeros(len(scores), dtype=torch.float32)
     for shard, rows in shards.shards():
-        chance = generator_from(seed, shard)
-        weights[rows][_draw_shard(scores[rows], table, quota, chance)] = 1.0
+        weights[rows][_draw_shard(scores[rows], table, quota, generator_from(seed, shard))] = 1.0
     return weights
 
 

@@ -31,7 +31,7 @@ from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule, check_schedule
+from siftback.schedule import Epochs, Schedule, check_schedule
 from siftback.scorers.selection_pass import Fresh
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selector
@@ -442,8 +442,9 @@ class SelectiveDataModule(LightningDataModule):
             epochs = count_training(trainer, 0, None)
             if self._max_steps > 0:
                 with suppress(TypeError):  # of a loader without a length, which is refused later
-                    # One epoch has as many batches whatever their number.
-                    batches = len(SelectiveLoader(loader, epochs=epochs or MOST_EPOCHS, **settings))
+                    # One epoch has as many batches whatever their number, and whenever it draws.
+                    counted = settings | {"schedule": Schedule(warmup=Epochs(0))}
+                    batches = len(SelectiveLoader(loader, epochs=epochs or MOST_EPOCHS, **counted))
                     limit = trainer.limit_train_batches
                     batches = min(limit, batches) if type(limit) is int else int(limit * batches)
                     epochs = count_training(trainer, self._max_steps, batches)

@@ -134,7 +134,6 @@ RANKS = {
         "loader/distributed_ranks",
         "single_pass/single_pass_ranks",
         "setups/unlike_ranks",
-        "epochs/passes_ranks",
     ],
     4: ["loader/matrix_ranks", "loader/sharded_ranks"],
 }

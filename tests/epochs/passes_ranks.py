@@ -22,7 +22,9 @@ def losses_of(numbers, step):
 
 
 def trained(rule, workers):
-    plain = DataLoader(torch.arange(COUNT), SIZE, shuffle=True, num_workers=workers)
+    # Workers that are forked beside the threads of gloo may hang, so that each is started once.
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    plain = DataLoader(torch.arange(COUNT), SIZE, shuffle=True, **options)
     loader = SelectiveLoader(plain, memory=rule, epochs=EPOCHS)
     draw, steps, drawn = loader._pipeline.draw, [], {}
     for _ in range(EPOCHS):
@@ -34,16 +36,12 @@ def trained(rule, workers):
     return {"steps": steps, "drawn": drawn, "length": len(loader), "values": rule.values.clone()}
 
 
-def main(out):
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     found = {
         (name, workers): trained(make(), workers)
         for name, make in RULES.items()
         for workers in (0, 2)
     }
-    torch.save(found, Path(out, f"{dist.get_rank()}.pt"))
+    torch.save(found, Path(sys.argv[1], f"{dist.get_rank()}.pt"))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -1,8 +1,12 @@
 """Two real processes under ``torchrun`` share passes over the data, within and over epochs."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from passes_ranks import COUNT, EPOCHS, RULES, SIZE, losses_of
+
+from torchrun import found_by_ranks
 
 pytestmark = [
     pytest.mark.distributed,
@@ -10,10 +14,12 @@ pytestmark = [
     pytest.mark.parametrize("workers", [0, 2]),
 ]
 
+SCRIPT = Path(__file__).parent / "passes_ranks.py"
+
 
 @pytest.fixture(scope="module")
-def ranks(found_in):
-    return found_in("passes_ranks", processes=2)
+def ranks(tmp_path_factory):
+    return found_by_ranks(SCRIPT, tmp_path_factory.mktemp("passes"), timeout=300)
 
 
 def test_processes_make_equal_steps_of_one_draw_and_remember_the_same(ranks, name, workers):

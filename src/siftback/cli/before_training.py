@@ -90,7 +90,7 @@ def score_command(
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    if overlap is not None:
+    if overlap:
         Console().print(overlap_table(*overlap, parse_numbers("--drop", drop)))
         return
     settings = settings_of(values)

@@ -93,14 +93,14 @@ def results_command(
     written = [out, measurements, *write_map(folder, out.with_name("map.md"))]
     if write_parts(comparisons, folder, papers):
         written.append(papers)
-    if into is not None and not write_parts(comparisons, folder, into):
+    if into and not write_parts(comparisons, folder, into):
         raise ConfigError(
             f"{into} has no marks: put <!-- budget ratios --> and <!-- end of budget ratios --> "
             "there, a line each"
         )
-    if saving is not None:
+    if saving:
         draw_saving(comparisons, saving)
-    paths = [str(path) for path in (*written, into, saving) if path is not None]
+    paths = [str(path) for path in (*written, into, saving) if path]
     if json:
         numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]
         show_json({"written": paths, "verdicts": numbers})
@@ -125,7 +125,7 @@ def suspects_command(
     from siftback.lab.experiments import suspects_report
 
     suspects = suspects_report.read_suspects(run, name)
-    if out is not None:
+    if out:
         suspects_report.write_ranked(out, *next(iter(suspects.items())))
     Console().print(suspects_report.suspects_tables(suspects, most))
 

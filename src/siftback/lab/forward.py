@@ -227,7 +227,7 @@ class Stepper:
         # Half precision's gradients would vanish unscaled; disabled, it lets them through.
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
         self._average: AveragedModel | None = None
-        if settings.ema is not None:
+        if settings.ema:
             average = partial(moved_average, settings.ema)
             self._average = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
 
@@ -247,7 +247,7 @@ class Stepper:
 
     def step(self) -> None:
         """Makes a step, and forgets the gradients."""
-        if self._settings.clip is not None:
+        if self._settings.clip:
             self._scaler.unscale_(self._optimizer)
             nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.clip)
         self._scaler.step(self._optimizer)

@@ -96,7 +96,7 @@ def find_rate(name: str, epochs: float | None) -> Rate:
         return RATES[name]
     number = r"(?:\d+(?:\.\d*)?|\.\d+)"
     match = re.fullmatch(rf"steps:({number}[e%](?:,{number}[e%])*):x({number})", name)
-    if match is None:
+    if not match:
         raise ConfigError(
             f"no schedule {name!r}: {one_of(name, RATES)}, or {STEPS}, such as "
             f"{EPOCHS_EXAMPLE} in epochs or {SHARES_EXAMPLE} in shares of the training"

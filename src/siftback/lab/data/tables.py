@@ -308,7 +308,7 @@ def load_splits(address: Address) -> Mapping[str, Any]:
     folders = [address.path, *(folder / address.target for folder in data_folders())]
     path = next((path for path in folders if path.exists()), None)
     config = address.options.get("config", "")
-    if path is None:
+    if not path:
         advice = (
             f'where it is at hand call datasets.load_dataset("{address.target}").save_to_disk('
             '"FOLDER"), put the folder here, and give hf:FOLDER'

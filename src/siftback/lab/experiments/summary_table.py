@@ -53,7 +53,7 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
         {"strategy": library_name(label)}
         | _numbers(group)
         | {
-            f"speed-up to ×{factor:g}": NOT_REACHED if speedup is None else f"{speedup.median:.2f}"
+            f"speed-up to ×{factor:g}": f"{speedup.median:.2f}" if speedup else NOT_REACHED
             for factor, speedup in faster.get(label, {}).items()
         }
         for label, group in runs.groupby("label", sort=False)

@@ -46,7 +46,7 @@ def warm_up(
     Raises:
         ConfigError: If the length is no budget, or something of this cannot be trained.
     """
-    if settings.budget is None:
+    if not settings.budget:
         raise ConfigError("a warm-up without a budget: give the length of training as budget=")
     plan = Plan(settings, ["Memory()"], [OWN_SHARE], [seed], matched=False)
     training = Training(plan.runs()[0], settings, prepare_data(plan))

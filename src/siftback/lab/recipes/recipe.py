@@ -418,13 +418,13 @@ def plan_cost(plan: Plan) -> float | None:
     examples = settings.train_limit or training_examples(settings.data)
     if examples and settings.data == "tinyshakespeare" and settings.max_tokens:
         examples = examples * LENGTH // settings.max_tokens
-    if examples is None or (settings.epochs is None and settings.budget is None):
+    if not examples or not (settings.epochs or settings.budget):
         return None
     total = 0.0  # for each example
     for run in plan.runs():
         # A matched run costs what the other does.
         strategy = find_strategy(run.matched_to or run.strategy)
-        if settings.budget is not None:
+        if settings.budget:
             total += (FORWARD + BACKWARD) * settings.budget
             continue
         if strategy.prunes:

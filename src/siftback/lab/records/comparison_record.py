@@ -134,7 +134,7 @@ def threads_of(folder: Path) -> int | None:
     comparison = None
     with suppress(StateError):  # whoever goes on with it says so
         comparison = Comparison.recover(folder)
-    threads = comparison.environment.get("threads") if comparison is not None else None
+    threads = comparison.environment.get("threads") if comparison else None
     return threads if isinstance(threads, int) else None
 
 
@@ -229,9 +229,9 @@ class Comparison:
             with suppress(*UNREADABLE):  # it is run again
                 lines = record_lines(folder, record)
                 first, last = entry_of(lines, 0), entry_of(lines, -1)
-                if comparison is None and isinstance(first.get("environment"), dict):
+                if not comparison and isinstance(first.get("environment"), dict):
                     comparison = cls(folder, first["environment"], [])
-                if comparison is None or last.get("kind") != "end":
+                if not comparison or last.get("kind") != "end":
                     continue
                 run = RunSummary.from_json(last)
                 if run.record not in {known.record for known in comparison.runs}:

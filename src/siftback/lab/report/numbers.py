@@ -51,7 +51,7 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
             | {name: statistics.mean(group[name].tolist()) for name in _COUNTED}
             | {
                 "speedups": {
-                    f"{factor:g}": None if speedup is None else speedup.median
+                    f"{factor:g}": speedup.median if speedup else None
                     for factor, speedup in faster.get(label, {}).items()
                 }
             }

@@ -126,10 +126,10 @@ class AnnealedMemory(Memory):
 def annealed_memory(keep: float, settings: Settings) -> Memory:
     """Returns a memory whose weights are whole once the training ends."""
     epochs = settings.epochs
-    if settings.budget is not None:  # as `BeforeReading` spreads it
+    if settings.budget:  # as `BeforeReading` spreads it
         warmup = settings.warmup_epochs(settings.budget)
         epochs = warmup + (settings.budget - warmup) / keep
-    if epochs is None:
+    if not epochs:
         raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")
     return AnnealedMemory(keep, epochs=epochs - 1, **memory_options(settings))
 

@@ -59,11 +59,19 @@ class Architecture(NamedTuple):
     batch_size: int = 128
 
 
-RESNETS = {
-    18: (basic_layers, (2, 2, 2, 2), 1),
-    34: (basic_layers, (3, 4, 6, 3), 1),
-    50: (bottleneck_layers, (3, 4, 6, 3), 4),
-}
+def resnet_in_four(depth: int, blocks: tuple[int, ...], growth: int = 1) -> Architecture:
+    """Returns a ResNet of four stages; bottlenecks have four times the channels."""
+    layers = basic_layers if growth == 1 else bottleneck_layers
+    make = partial(resnet, layers=layers, blocks=blocks, growth=growth)
+    return Architecture(make, 64, f"ResNet-{depth} with a 3x3 stem; width: the first stage's")
+
+
+def resnet_in_three(depth: int, blocks: int) -> Architecture:
+    """Returns a ResNet of three stages of as many blocks."""
+    make = partial(resnet, layers=basic_layers, blocks=(blocks,) * 3, shortcut=padding)
+    what = f"the ResNet-{depth} of CIFAR, padding shortcuts; width: the first stage's"
+    return Architecture(make, 16, what)
+
 
 _with_adamw = partial(Architecture, optimizer="adamw", weight_decay=0.01, batch_size=64)
 
@@ -73,22 +81,11 @@ MODELS: dict[str, Architecture] = {
         fast_cnn, 16, "six convolutions that pool early, fast on CPUs; width: the first stage's"
     ),
     "mlp": Architecture(mlp, 512, "two hidden layers; width: their units"),
-    **{
-        f"resnet{depth}": Architecture(
-            partial(resnet, layers=layers, blocks=blocks, growth=growth),
-            64,
-            f"ResNet-{depth} with a 3x3 stem; width: the first stage's",
-        )
-        for depth, (layers, blocks, growth) in RESNETS.items()
-    },
-    **{
-        f"resnet{depth}": Architecture(
-            partial(resnet, layers=basic_layers, blocks=((depth - 2) // 6,) * 3, shortcut=padding),
-            16,
-            f"the ResNet-{depth} of CIFAR, padding shortcuts; width: the first stage's",
-        )
-        for depth in (20, 32)
-    },
+    "resnet18": resnet_in_four(18, (2, 2, 2, 2)),
+    "resnet34": resnet_in_four(34, (3, 4, 6, 3)),
+    "resnet50": resnet_in_four(50, (3, 4, 6, 3), growth=4),
+    "resnet20": resnet_in_three(20, blocks=3),
+    "resnet32": resnet_in_three(32, blocks=5),
     "densenet121": Architecture(
         partial(densenet, layers=(6, 12, 24, 16)),
         32,

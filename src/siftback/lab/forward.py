@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import IGNORED, DataSet
-from siftback.lab.data.stream import Batch, BatchStream
+from siftback.lab.data.stream import Batch, BatchStream, evaluation_batches
 from siftback.lab.records.environment import memory_gib
 from siftback.lab.settings import Settings, TrainingPrecision
 
@@ -100,6 +100,12 @@ def batch_stream(settings: Settings, data: DataSet, size: int, seed: int = 0) ->
 def evaluation_batch_size(settings: Settings, data: DataSet) -> int:
     """Returns the examples of a batch to test on; logits of language are as large as training's."""
     return settings.batch_size if data.kind == "language" else TEST_BATCH
+
+
+def batches_to_test_on(settings: Settings, data: DataSet) -> Iterator[Batch]:
+    """Returns the test examples in batches, where and as settings have them."""
+    size, device = evaluation_batch_size(settings, data), training_device(settings)
+    return evaluation_batches(data, size, device, settings.channels_last)
 
 
 @torch.no_grad()

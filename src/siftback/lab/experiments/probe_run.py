@@ -13,18 +13,9 @@ from rich.table import Table
 
 from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
+from siftback.lab import forward
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.load import load
-from siftback.lab.forward import (
-    autocast_context,
-    autocast_of,
-    batch_stream,
-    build_model,
-    build_optimizer,
-    check_model_fits,
-    example_losses,
-    mean_loss,
-)
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.settings import Settings
@@ -58,33 +49,33 @@ def probe_settings(
     if len(set(keeps)) < len(keeps) or not all(0 < keep < 1 for keep in keeps):
         raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
     data = load(settings.data, settings.train_limit, max_tokens=settings.max_tokens)
-    check_model_fits(settings, data)
+    forward.check_model_fits(settings, data)
     torch.manual_seed(SEED)
-    model = build_model(settings, data)
+    model = forward.build_model(settings, data)
     # There is no warm-up, so that it is not the peak.
-    optimizer = build_optimizer(model, replace(settings, lr=settings.lr / 5))
-    stream = batch_stream(settings, data, settings.batch_size, SEED)
+    optimizer = forward.build_optimizer(model, replace(settings, lr=settings.lr / 5))
+    stream = forward.batch_stream(settings, data, settings.batch_size, SEED)
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
     for batch in itertools.islice(stream, STEPS):
-        with autocast_context(settings, batch[0].device):
-            loss = mean_loss(model, batch)
+        with forward.autocast_context(settings, batch[0].device):
+            loss = forward.mean_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         if "proxy" in scorers:
-            scorers["proxy"].after_step(example_losses, model, batch)
+            scorers["proxy"].after_step(forward.example_losses, model, batch)
         if time.monotonic() > brief:
             break
     return probe(
         model,
         stream,
-        losses=example_losses,
+        losses=forward.example_losses,
         keep=keeps,
         epochs=epochs,
         scorers=scorers,
         optimizer=optimizer,
-        autocast=autocast_of(settings),
+        autocast=forward.autocast_of(settings),
         seconds=max(seconds - (time.monotonic() - started), seconds / 2),
         seed=SEED,
     )
@@ -96,7 +87,7 @@ def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
     # In a training in bfloat16 the exact scores are of that type already.
     strategies = {
         name: STRATEGIES[f"sb-{name}"]
-        for name in (names if autocast_of(settings) is None else names[1:])
+        for name in (names if forward.autocast_of(settings) is None else names[1:])
     }
     return {
         name: strategy.scorer(settings, data, None)

@@ -13,17 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback import NoiseGuard
+from siftback.lab import forward
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.stream import Batch, BatchStream, evaluation_batches
-from siftback.lab.forward import (
-    are_right,
-    autocast_context,
-    batch_stream,
-    evaluation_batch_size,
-    losses_of_outputs,
-    predictions,
-    training_device,
-)
+from siftback.lab.data.stream import Batch, BatchStream
 from siftback.lab.records.columns import write_columns
 from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
 from siftback.lab.settings import Settings
@@ -55,13 +47,13 @@ class Observer:
         self.seconds = dict.fromkeys(self.kinds, 0.0)
         self._folder = folder
         self._data = data
-        self._device = training_device(settings)
+        self._device = forward.training_device(settings)
         self._settings = settings
         count = len(data.train_labels)
         self._indices = torch.arange(count) if indices is None else indices
         self._step = 0  # of the last look
         size = min(settings.batch_size, count)
-        self._stream = batch_stream(settings, data, size)
+        self._stream = forward.batch_stream(settings, data, size)
         # Some data sets are sorted by class, so that the first examples are of one.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
         self._sample = torch.split(order[: BATCHES * size], size)
@@ -75,19 +67,18 @@ class Observer:
             step: Optimizer steps done, of which the files are named.
             uses: float[N], how often each training example was trained on so far; for losses.
         """
-        rows = torch.split(
-            torch.arange(len(self._indices)), evaluation_batch_size(self._settings, self._data)
-        )
-        forward = cache(lambda: self._forward(model, map(self._stream.batch_of, rows)))
+        size = forward.evaluation_batch_size(self._settings, self._data)
+        rows = torch.split(torch.arange(len(self._indices)), size)
+        looks = cache(lambda: self._forward(model, map(self._stream.batch_of, rows)))
         for kind in self.kinds:
             started = time.perf_counter()
             if kind == "gradients":
                 columns = self._gradients(model)
             elif kind == "losses":
                 assert uses is not None
-                columns = {"index": self._indices, "loss": forward()[0], "uses": uses.int()}
+                columns = {"index": self._indices, "loss": looks()[0], "uses": uses.int()}
             else:
-                columns = self._confidence(model, forward())
+                columns = self._confidence(model, looks())
             write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, columns)
             self.seconds[kind] += time.perf_counter() - started
         self._step = step
@@ -111,16 +102,13 @@ class Observer:
     def _forward(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
         """Returns losses, float32[N], and whether guesses are right, all of a window's, bool[N]."""
         losses, correct = [], []
-        for logits, labels in predictions(copy.deepcopy(model), batches, self._settings):
-            losses.append(losses_of_outputs(logits, labels).cpu())
-            correct.append(are_right(logits, labels).reshape(len(labels), -1).all(1).cpu())
+        for logits, labels in forward.predictions(copy.deepcopy(model), batches, self._settings):
+            losses.append(forward.losses_of_outputs(logits, labels).cpu())
+            correct.append(forward.are_right(logits, labels).reshape(len(labels), -1).all(1).cpu())
         return torch.cat(losses), torch.cat(correct)
 
     def _confidence(self, model: nn.Module, trained: tuple[Tensor, Tensor]) -> dict[str, Any]:
-        size = evaluation_batch_size(self._settings, self._data)
-        tested = self._forward(
-            model, evaluation_batches(self._data, size, self._device, self._settings.channels_last)
-        )
+        tested = self._forward(model, forward.batches_to_test_on(self._settings, self._data))
         losses, correct = (torch.cat(splits) for splits in zip(trained, tested, strict=True))
         counts = [len(trained[0]), len(tested[0])]
         return {
@@ -153,8 +141,8 @@ class Observer:
         parameters = [weight for weight in model.parameters() if weight.requires_grad]
         random_devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(random_devices), torch.enable_grad():
-            with autocast_context(self._settings, self._device):
-                losses = losses_of_outputs(model(inputs), labels)
+            with forward.autocast_context(self._settings, self._device):
+                losses = forward.losses_of_outputs(model(inputs), labels)
             gradients = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
         return torch.cat([gradient.flatten() for gradient in gradients]), losses.detach()
 
@@ -204,7 +192,7 @@ def write_suspect_table(
         data: The same, with the labels that are known to be true.
         settings: The run's.
     """
-    logits = predictions(model, stream.plain(stream.examples), settings)
+    logits = forward.predictions(model, stream.plain(stream.examples), settings)
     probabilities = torch.cat([rows.softmax(1).cpu() for rows, _ in logits])
     guard.grow(len(data.train_labels))
     none = torch.zeros(len(data.train_labels), dtype=torch.bool)

@@ -9,20 +9,9 @@ import torch
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab import rates
+from siftback.lab import forward, rates
 from siftback.lab.data.data_set import COLOUR_RANGE, IGNORED, DataSet, Kind
 from siftback.lab.data.load import rare_classes
-from siftback.lab.data.stream import evaluation_batches
-from siftback.lab.forward import (
-    Stepper,
-    are_right,
-    autocast_context,
-    build_model,
-    evaluation_batch_size,
-    losses_of_outputs,
-    predictions,
-    training_device,
-)
 from siftback.lab.length import Length, PhaseClock
 from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
@@ -150,11 +139,11 @@ class Training:
         self.run, self.settings, self.data = run, settings, data
         self.observer = observer
         self.rate = rates.find_rate(settings.rate, settings.epochs or settings.budget)
-        self.device = training_device(settings)
+        self.device = forward.training_device(settings)
         # The one place that seeds: equal weights and dropout for every strategy of a seed.
         torch.manual_seed(run.seed)
-        self.model = build_model(settings, data)
-        self.stepper = Stepper(self.model, settings, self.device)
+        self.model = forward.build_model(settings, data)
+        self.stepper = forward.Stepper(self.model, settings, self.device)
         self.clock = PhaseClock(self.device, self.scoring.seconds)
         scoring = self.scoring.cost, self.scoring.seconds
         strategy = find_strategy(run.strategy)
@@ -200,7 +189,7 @@ class Training:
 
     def _step(self, inputs: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")
-        with autocast_context(self.settings, self.device):
+        with forward.autocast_context(self.settings, self.device):
             loss = self.batches.loss(inputs, labels)
         self._move_selection("forward")
         self.clock.mark("other")
@@ -260,12 +249,11 @@ class Training:
         loss = torch.zeros((), device=self.device)
         wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
         self._wrong_by_class.zero_()
-        size = evaluation_batch_size(settings, data)
-        batches = evaluation_batches(data, size, self.device, settings.channels_last)
-        for logits, labels in predictions(self.stepper.tested, batches, settings):
-            loss += losses_of_outputs(logits, labels).sum()
+        batches = forward.batches_to_test_on(settings, data)
+        for logits, labels in forward.predictions(self.stepper.tested, batches, settings):
+            loss += forward.losses_of_outputs(logits, labels).sum()
             valid = labels != IGNORED
-            is_wrong = ~are_right(logits, labels) & valid
+            is_wrong = ~forward.are_right(logits, labels) & valid
             wrong += is_wrong.sum()
             count += valid.sum()
             if self.metric == "error":

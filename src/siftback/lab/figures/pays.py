@@ -302,9 +302,7 @@ def band_of(ratio: BudgetRatio) -> str | None:
     return bands[0] if bands[0] == bands[1] else None
 
 
-def ratios_on_the_map(
-    comparisons: Sequence[Comparison], only: str | None = None
-) -> Iterator[Finding]:
+def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Budget ratios as colours, by plain training's error at the budget and by the data.
 
     A panel for each method that was measured at several budgets of an experiment, and in several
@@ -312,14 +310,17 @@ def ratios_on_the_map(
     one view the other axis is the number of training examples, in the other the budget in epochs.
     Ratios that are only known to be above or below a number are in neither, unless all that they
     may be has the same colour.
-
-    Args:
-        comparisons: What to look at.
-        only: The label of a method, for its panel alone.
     """
+    groups = group_for_map(method_ratios(experiments(comparisons)))
+    for label, cases in sorted(groups.items(), key=lambda item: -len(item[1])):
+        yield from map_findings(label, cases)
+
+
+def group_for_map(methods: Sequence[MethodRatio]) -> dict[str, list[MethodRatio]]:
+    """Returns the ratios that the map may show, by the label of the method."""
     cases = [
         case
-        for case in method_ratios(experiments(comparisons))
+        for case in methods
         if case.budget in case.experiment.curve
         and case.experiment.metric.name == "error"
         and leaves_out(case)
@@ -329,14 +330,17 @@ def ratios_on_the_map(
         by_label.setdefault(case.label, []).append(case)
     if of_default := ratios_of_default(cases):
         by_label[DEFAULT_LABEL] = of_default
-    for label, group in sorted(by_label.items(), key=lambda item: -len(item[1])):
-        sized = [case for case in group if case.experiment.examples]
-        budgets = Counter(case.experiment.title for case in sized)
-        if only not in (None, label) or len(budgets) < 2 or max(budgets.values()) < 2:
-            continue
+    return by_label
+
+
+def map_findings(label: str, cases: Sequence[MethodRatio]) -> Iterator[Finding]:
+    """Yields the map of a method that was measured at several budgets, in several experiments."""
+    sized = [case for case in cases if case.experiment.examples]
+    budgets = Counter(case.experiment.title for case in sized)
+    if len(budgets) > 1 and max(budgets.values()) > 1:
         axes = {"examples": "training examples", "epochs": "budget, in epochs"}
         views = {name: [panel_of(label, sized, axis)] for name, axis in axes.items()}
-        yield Finding(sentence_of(label, group), views=views)
+        yield Finding(sentence_of(label, cases), views=views)
 
 
 def leaves_out(case: MethodRatio) -> bool:
@@ -381,12 +385,12 @@ def sentence_of(label: str, cases: Sequence[MethodRatio]) -> str:
     )
 
 
-def default_ratios(measured: Sequence[Experiment]) -> list[MethodRatio]:
+def default_ratios(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
     """Returns the ratios of the default, the lowest first, and last those of flat curves.
 
     Of the latter those come first on which it is worse. Without those where nothing was left out.
     """
-    cases = [case for case in ratios_of_default(method_ratios(measured)) if leaves_out(case)]
+    cases = [case for case in ratios_of_default(methods) if leaves_out(case)]
 
     def position(case: MethodRatio) -> tuple[bool, int, tuple[int, float]]:
         if not case.ratio.flat:
@@ -401,7 +405,12 @@ def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
     Bold where it is below `LEAST`, and where it is worse on a flat curve.
     """
-    cases = default_ratios(experiments(comparisons))
+    return worst_findings(method_ratios(experiments(comparisons)))
+
+
+def worst_findings(methods: Sequence[MethodRatio]) -> Iterator[Finding]:
+    """Yields what `worst_ratios` gives, from the ratios of all methods."""
+    cases = default_ratios(methods)
     known = [case for case in cases if not case.ratio.flat]
     worse = [case for case in known if not case.reaches(LEAST)]
     flat = [case for case in cases if case.ratio.flat]

@@ -11,16 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from siftback.errors import ConfigError
-from siftback.lab.figures import styles
+from siftback.lab.figures import pays, styles
 from siftback.lab.figures.budget_ratios import Bounded
 from siftback.lab.figures.drawing import FORMATS, encode_canvas, format_tick
-from siftback.lab.figures.pays import (
-    DEFAULT,
-    DEFAULT_LABEL,
-    MethodRatio,
-    experiments,
-    method_ratios,
-)
 from siftback.lab.papers import by_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
@@ -35,7 +28,7 @@ BUDGET = 4.0
 
 # What is shown: the title of an experiment, a method of it, and a budget in epochs.
 EXPERIMENT, DATA = "cnn-8 on mnist", "MNIST"
-NAME = library_name(DEFAULT_LABEL)
+NAME = library_name(pays.DEFAULT_LABEL)
 
 # Outputs of benchmarks, in the folder of the records.
 DEMO, STEPS, GPU = (Path(f"benchmarks/{name}.json") for name in ("demo", "step", "gpu"))
@@ -61,7 +54,7 @@ def write_parts(comparisons: Sequence[Comparison], results: Path, page: Path) ->
     Raises:
         ConfigError: If the records lack what a part says.
     """
-    ratios = cache(lambda: method_ratios(experiments(comparisons)))
+    ratios = cache(lambda: pays.method_ratios(pays.experiments(comparisons)))
     seconds = rows_of(results / BENCHMARKS, "Seconds of a step", "over plain")
     over_plain = {row["setting"]: row["measured"] for row in seconds}
     texts: dict[str, Callable[[], str]] = {
@@ -92,12 +85,12 @@ def put_between(text: str, marks: tuple[str, str], inner: str) -> str:
     return before + marks[0] + inner + marks[1] + after.split(marks[1])[1]
 
 
-def shown_ratios(ratios: Sequence[MethodRatio]) -> list[MethodRatio]:
+def shown_ratios(ratios: Sequence[pays.MethodRatio]) -> list[pays.MethodRatio]:
     """Returns a budget ratio of `Memory()` for each experiment.
 
     It is that at `BUDGET`, or else at the one in the middle of those that it was measured at.
     """
-    of_default = (case for case in ratios if case.label == DEFAULT_LABEL)
+    of_default = (case for case in ratios if case.label == pays.DEFAULT_LABEL)
     groups = groupby(of_default, lambda case: case.experiment.title)
     return [
         next((case for case in cases if case.budget == BUDGET), cases[len(cases) // 2])
@@ -105,7 +98,7 @@ def shown_ratios(ratios: Sequence[MethodRatio]) -> list[MethodRatio]:
     ]
 
 
-def ratio_table(ratios: Sequence[MethodRatio], seconds: Mapping[str, float]) -> str:
+def ratio_table(ratios: Sequence[pays.MethodRatio], seconds: Mapping[str, float]) -> str:
     """Lays out the budget ratios of `Memory()`, in Markdown.
 
     A row for each experiment, of `shown_ratios`. A ratio is bold where it is above 1 for sure, see
@@ -137,27 +130,28 @@ def ratio_table(ratios: Sequence[MethodRatio], seconds: Mapping[str, float]) -> 
         )
     if not rows:
         raise ConfigError(
-            f"there are no budget ratios of {DEFAULT_LABEL}. Record some: siftback run pays"
+            f"there are no budget ratios of {pays.DEFAULT_LABEL}. Record some: siftback run pays"
         )
     return markdown(rows)
 
 
-def find_saving(ratios: Sequence[MethodRatio]) -> MethodRatio:
+def find_saving(ratios: Sequence[pays.MethodRatio]) -> pays.MethodRatio:
     """Returns the budget ratio that is shown.
 
     Raises:
         ConfigError: If it was not measured.
     """
+    wanted = EXPERIMENT, pays.DEFAULT_LABEL, BUDGET
     for case in ratios:
-        if (case.experiment.title, case.label, case.budget) == (EXPERIMENT, DEFAULT_LABEL, BUDGET):
+        if (case.experiment.title, case.label, case.budget) == wanted:
             return case
     raise ConfigError(
-        f"there is no budget ratio of {DEFAULT_LABEL} on {EXPERIMENT} at {BUDGET:g} epochs. "
+        f"there is no budget ratio of {pays.DEFAULT_LABEL} on {EXPERIMENT} at {BUDGET:g} epochs. "
         "Record it: siftback run pays"
     )
 
 
-def describe_saving(ratios: Sequence[MethodRatio]) -> str:
+def describe_saving(ratios: Sequence[pays.MethodRatio]) -> str:
     """Describes the budget ratio that is shown, and the range of the method's others."""
     shown = find_saving(ratios)
     ratio, metric = shown.ratio, shown.experiment.metric
@@ -186,7 +180,7 @@ def describe_demo(path: Path) -> str:
     rows = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["rows"])
     means, counts = rows.groupby("what").measured.mean(), rows.what.value_counts()
     try:
-        plain, memory = means[f"{TRADITIONAL}, %"], means[f"{DEFAULT}, %"]
+        plain, memory = means[f"{TRADITIONAL}, %"], means[f"{pays.DEFAULT}, %"]
         clear, groups = means["intervals below 0"], counts["interval, to"]
         ratio = means["processor seconds over plain training's"]
     except KeyError:
@@ -252,12 +246,12 @@ def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
     ending = path.suffix[1:]
     if ending not in FORMATS:
         raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
-    shown = find_saving(method_ratios(experiments(comparisons)))
+    shown = find_saving(pays.method_ratios(pays.experiments(comparisons)))
     needed, metric = shown.ratio.ratio.value * BUDGET, shown.experiment.metric
     canvas = Figure(figsize=SIZE, layout="constrained")
     axes = canvas.subplots()
     colours = {library_name(TRADITIONAL): "#000000", NAME: styles.COLOURS[1]}
-    lines = shown.experiment.curve, shown.experiment.ends[DEFAULT_LABEL]
+    lines = shown.experiment.curve, shown.experiment.ends[pays.DEFAULT_LABEL]
     for (name, colour), ends in zip(colours.items(), lines, strict=True):
         budgets = sorted(ends)
         seeds = [list(ends[budget].values()) for budget in budgets]

@@ -9,16 +9,10 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from siftback.lab.figures.analyses import ANALYSES, join_findings
+from siftback.lab.figures import pays
+from siftback.lab.figures.analyses import join_findings
 from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Grid
-from siftback.lab.figures.pays import (
-    DEFAULT_LABEL,
-    MethodRatio,
-    default_ratios,
-    experiments,
-    ratios_on_the_map,
-)
 from siftback.lab.figures.styles import FLAT
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.recipes.recipe import Scale, find_recipe
@@ -49,9 +43,12 @@ def write_map(results: Path, page: Path) -> list[Path]:
     """
     of_map, damaged = read_within([results / MAP])
     others, _ = comparisons_of(results)
-    on_map = experiments(of_map)
-    worst = ANALYSES["worst"]([*of_map, *others])
-    figure = picture_of([*of_map, *others])
+    # The bootstrap of each ratio takes a while: all parts of the page are made of the same ones.
+    on_map, elsewhere = (pays.method_ratios(pays.experiments(group)) for group in (of_map, others))
+    methods = sorted([*on_map, *elsewhere], key=lambda method: method.experiment.title)
+    worst = join_findings("worst", pays.worst_findings(methods))
+    machines = {name for case in on_map for name in case.experiment.runs.machine}
+    figure = picture_of(methods)
     write_from_template(
         "map.md.j2",
         results,
@@ -60,9 +57,9 @@ def write_map(results: Path, page: Path) -> list[Path]:
         picture=PICTURE if figure else "",
         alt=figure.alt if figure else "",
         sentences=figure.sentences if figure else [],
-        of_map=by_budget(default_ratios(on_map)),
-        machines=", ".join(sorted({name for item in on_map for name in item.runs.machine})),
-        of_others=by_budget(default_ratios(experiments(others))),
+        of_map=by_budget(pays.default_ratios(on_map)),
+        machines=", ".join(sorted(machines)),
+        of_others=by_budget(pays.default_ratios(elsewhere)),
         forecasts=forecasts_of(results / BENCHMARKS),
         worst=worst.sentences if isinstance(worst, Grid) else [],
         worst_rows=format_rows(worst),
@@ -76,21 +73,22 @@ def write_map(results: Path, page: Path) -> list[Path]:
     return [page, picture]
 
 
-def picture_of(comparisons: Sequence[Comparison]) -> Figure | None:
+def picture_of(methods: Sequence[pays.MethodRatio]) -> Figure | None:
     """Returns the panels of the default alone, side by side; None where there are none."""
-    figure = join_findings("map", ratios_on_the_map(comparisons, DEFAULT_LABEL), comparisons)
+    cases = pays.group_for_map(methods).get(pays.DEFAULT_LABEL, ())
+    figure = join_findings("map", pays.map_findings(pays.DEFAULT_LABEL, cases))
     if not isinstance(figure, Figure):
         return None
     return replace(figure, views={"both": [*chain.from_iterable(figure.views.values())]})
 
 
-def by_budget(cases: Sequence[MethodRatio]) -> list[dict[str, str]]:
+def by_budget(cases: Sequence[pays.MethodRatio]) -> list[dict[str, str]]:
     """Lays out ratios: a row for each experiment, a column for each budget.
 
     A cell has the ratio, and in parentheses where plain training of that budget ends.
     """
 
-    def cell(case: MethodRatio) -> str:
+    def cell(case: pays.MethodRatio) -> str:
         means = case.experiment.means
         words = FLAT if case.ratio.flat and case.outcome == "undecided" else case.words
         if case.budget not in means:

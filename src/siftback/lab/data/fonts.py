@@ -259,7 +259,8 @@ def compose(scenes: Scenes, random: Generator, copies: int) -> Bytes:
     soft[:, :, 1:] += soft[:, :, :-1].copy()
     mask = np.where(scenes.blurred[:, None, None], soft >> 2, mask)
 
-    images = blend(scenes.ground[:, 0], scenes.ground[:, 1], stripes(scenes.line, 16))
+    first, second = (colour[:, None, None] for colour in scenes.ground.swapaxes(0, 1))
+    images: Numbers = first + (((second - first) * stripes(scenes.line, 16)[..., None]) >> 7)
     images += (smooth(scenes.waves) + brightness[:, None, None])[..., None]
     np.clip(images, 0, 255, out=images)  # so that 127 times a difference of colours is an int16
     images += ((scenes.ink[:, None, None] - images) * mask[..., None]) >> 7
@@ -269,13 +270,6 @@ def compose(scenes: Scenes, random: Generator, copies: int) -> Bytes:
     noise = random.integers(-128, 128, images.shape, np.int8)
     images += (noise * scenes.noise[:, None, None, None]) >> 7
     return np.clip(images, 0, 255).astype(np.uint8)
-
-
-def blend(first: Numbers, second: Numbers, share: Numbers) -> Numbers:
-    """Blends colours [S, 3] by 128ths of the second, [S, 32, 32]: int16 [S, 32, 32, 3]."""
-    difference = (second - first)[:, None, None]
-    mixed: Numbers = first[:, None, None] + ((difference * share[..., None]) >> 7)
-    return mixed
 
 
 def stripes(lines: Numbers, sharpness: int) -> Numbers:

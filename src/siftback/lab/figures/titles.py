@@ -93,14 +93,9 @@ def task(comparison: Comparison) -> str:
 
 def images(comparison: Comparison) -> str:
     """Returns the number of training examples for the end of a name; empty for all."""
-    limit = comparison.arguments.get("train_limit")
-    return f" ({limit:,} {noun_of(comparison)})" if limit else ""
-
-
-def noun_of(comparison: Comparison) -> str:
-    """Returns the noun of its training examples: images, texts or windows."""
-    architecture = _architecture_of(comparison)
-    return NOUNS[architecture.takes] if architecture else "examples"
+    limit, architecture = comparison.arguments.get("train_limit"), _architecture_of(comparison)
+    noun = NOUNS[architecture.takes] if architecture else "examples"
+    return f" ({limit:,} {noun})" if limit else ""
 
 
 def weight_decay(comparison: Comparison) -> str:

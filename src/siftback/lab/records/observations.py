@@ -21,13 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
 from siftback.errors import ConfigError
-from siftback.lab.records.columns import write_columns
 from siftback.lab.records.formatting import one_of
 
 KINDS = ("losses", "gradients", "confidence")
@@ -103,15 +101,3 @@ def damage(path: Path) -> str | None:
     except _DAMAGED as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def write_look(path: Path, epoch: float, columns: dict[str, Any]) -> None:
-    """Writes what was seen at one evaluation.
-
-    Args:
-        path: The file.
-        epoch: Epochs of source examples done.
-        columns: The other columns by name, of one length: arrays, tensors or lists.
-    """
-    rows = len(next(iter(columns.values())))
-    write_columns(path, {"epoch": np.full(rows, epoch), **columns}, {})

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,10 +15,13 @@ from torch.nn import functional as F
 from siftback import NoiseGuard
 from siftback.lab import forward
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.stream import Batch, BatchStream
+from siftback.lab.data.stream import Batch
 from siftback.lab.records.columns import write_columns
-from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
+from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of
 from siftback.lab.settings import Settings
+
+if TYPE_CHECKING:
+    from siftback.lab.run.train import Training
 
 BATCHES = 8
 SUSPECTS_SUFFIX = ".suspects.parquet"
@@ -79,7 +82,9 @@ class Observer:
                 columns = {"index": self._indices, "loss": looks()[0], "uses": uses.int()}
             else:
                 columns = self._confidence(model, looks())
-            write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, columns)
+            epochs = np.full(len(next(iter(columns.values()))), epoch)
+            path = self._folder / f"{kind}-{step:09d}.parquet"
+            write_columns(path, {"epoch": epochs, **columns}, {})
             self.seconds[kind] += time.perf_counter() - started
         self._step = step
 
@@ -168,14 +173,7 @@ def similarity(gradient: Tensor, whole: Tensor) -> tuple[float, float]:
     return float(cosine), float((gradient.sign() == whole.sign()).double().mean())
 
 
-def write_suspect_table(
-    path: Path,
-    guard: NoiseGuard,
-    model: nn.Module,
-    stream: BatchStream,
-    data: DataSet,
-    settings: Settings,
-) -> None:
+def write_suspect_table(path: Path, training: "Training", guard: NoiseGuard) -> None:
     """Writes the training examples that seem mislabelled, by a run with a noise guard.
 
     The table has one row per example, with its ``index`` in the training set, its ``label``, the
@@ -186,13 +184,12 @@ def write_suspect_table(
 
     Args:
         path: ``records/NAME.suspects.parquet``.
-        guard: The run's.
-        model: As trained.
-        stream: What it was trained on.
-        data: The same, with the labels that are known to be true.
-        settings: The run's.
+        training: The run, at its end.
+        guard: Its noise guard.
     """
-    logits = forward.predictions(model, stream.plain(stream.examples), settings)
+    data, stream = training.data, training.batches.stream
+    batches = stream.plain(stream.examples)
+    logits = forward.predictions(training.model, batches, training.settings)
     probabilities = torch.cat([rows.softmax(1).cpu() for rows, _ in logits])
     guard.grow(len(data.train_labels))
     none = torch.zeros(len(data.train_labels), dtype=torch.bool)

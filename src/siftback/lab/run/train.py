@@ -98,10 +98,7 @@ def train(
         )
     summary = training.summary(record.evaluations)
     if batches.guard:
-        path = record.path.with_suffix(SUSPECTS_SUFFIX)
-        write_suspect_table(
-            path, batches.guard, training.model, batches.stream, training.data, settings
-        )
+        write_suspect_table(record.path.with_suffix(SUSPECTS_SUFFIX), training, batches.guard)
     return summary
 
 

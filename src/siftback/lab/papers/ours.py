@@ -14,16 +14,9 @@ import pandas as pd
 
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.figures.figure import Analysis, Figure, Grid, Missing, Series
+from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
-from siftback.lab.records.frame import (
-    Axis,
-    Range,
-    mean_and_spread,
-    paired_differences,
-    read_runs,
-    speedups,
-)
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.strategies.table import PLAIN, library_name
 
@@ -36,17 +29,17 @@ class NotRecordedError(Exception):
 
 def final_error(comparisons: Comparisons) -> str:
     """Returns plain training's final error, or loss."""
-    runs = read_runs(comparisons[0])
+    runs = frame.read_runs(comparisons[0])
     final = runs.final[runs.label == TRADITIONAL]
     if final.empty:
         raise NotRecordedError("no run of traditional")
     metric = comparisons[0].metric
-    return f"{mean_and_spread(final):.{metric.digits}f} {metric.unit}"
+    return f"{frame.mean_and_spread(final):.{metric.digits}f} {metric.unit}"
 
 
-def speedup_cells(comparisons: Comparisons, strategy: str, *axes: Axis) -> str:
+def speedup_cells(comparisons: Comparisons, strategy: str, *axes: frame.Axis) -> str:
     """Returns the speed-ups of a strategy to table 1's targets, by default in time and in cost."""
-    words: dict[Axis, str] = {"seconds": "time", "cost": "cost"}
+    words: dict[frame.Axis, str] = {"seconds": "time", "cost": "cost"}
     return "; ".join(
         ", ".join(
             NOT_REACHED if cell is None else f"{cell:.2f}"
@@ -187,7 +180,7 @@ def epoch(comparisons: Comparisons, strategy: str, keep: float) -> str:
     if strategy != TRADITIONAL:
         name = library_name(_runs(comparisons[0], strategy, keep).label.iloc[0])
     *_, seconds, ratio = next(row for row in grid.rows if row[0] == name)
-    assert isinstance(seconds, Range)
+    assert isinstance(seconds, frame.Range)
     assert isinstance(ratio, float)
     return f"{seconds.median:.2f} s, {ratio:.2f} of the baseline's"
 
@@ -208,7 +201,7 @@ def _series(name: str, comparisons: Comparisons, view: str, panel: int = 0) -> d
 
 def _runs(comparison: Comparison, strategy: str, keep: float | None = None) -> pd.DataFrame:
     """Returns the runs of a strategy's first configuration, at a share kept where one is given."""
-    runs = read_runs(comparison)
+    runs = frame.read_runs(comparison)
     at_share = True if keep is None else runs.keep_asked == keep
     labels = runs.label[runs.selective & (runs.strategy == strategy) & at_share]
     if labels.empty:
@@ -218,20 +211,20 @@ def _runs(comparison: Comparison, strategy: str, keep: float | None = None) -> p
 
 def _difference(comparison: Comparison, strategy: str, keep: float | None = None) -> str:
     label = _runs(comparison, strategy, keep).label.iloc[0]
-    differences = paired_differences(read_runs(comparison), label, TRADITIONAL)
+    differences = frame.paired_differences(frame.read_runs(comparison), label, TRADITIONAL)
     if not differences:
         raise NotRecordedError("no seed that plain training ran too")
-    return f"{mean_and_spread(differences):+.2f}"
+    return f"{frame.mean_and_spread(differences):+.2f}"
 
 
 def _cells(
-    comparisons: Comparisons, strategy: str, axis: Axis = "seconds"
+    comparisons: Comparisons, strategy: str, axis: frame.Axis = "seconds"
 ) -> dict[tuple[str, float], float | None]:
     """Returns a strategy's median speed-ups, by the comparison's folder and the factor."""
     return {
         (comparison.folder.name, factor): speedup.median if speedup else None
         for comparison in comparisons
-        for factor, speedup in speedups(comparison, axis=axis)[
+        for factor, speedup in frame.speedups(comparison, axis=axis)[
             _runs(comparison, strategy).label.iloc[0]
         ].items()
     }

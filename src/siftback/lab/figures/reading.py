@@ -6,16 +6,8 @@ from pathlib import Path
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES_FOLDER
+from siftback.lab.records import folder as files
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
-from siftback.lab.records.folder import (
-    SUMMARY,
-    UNREADABLE,
-    comparison_folders,
-    error_text,
-    record_lines,
-    record_names,
-    summary_path,
-)
 from siftback.lab.records.observations import OBSERVED, damage
 from siftback.lab.records.run_summary import RunSummary, check_types
 
@@ -43,33 +35,35 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     for path in (folders := list(folders)):
         if not path.exists():
             raise ConfigError(f"{path} is not a folder: give one that siftback compare wrote")
-        folders_below = comparison_folders(path)
+        folders_below = files.comparison_folders(path)
         if not folders_below and path.suffix != TABLE:
-            problems.append(f"{path.resolve().name} holds no {SUMMARY}, and is left out")
+            problems.append(f"{path.resolve().name} holds no {files.SUMMARY}, and is left out")
         for folder in map(Path.resolve, folders_below):
             if folder not in comparisons:
                 comparisons[folder], damage_found = _whole(folder)
                 problems += damage_found
     if not comparisons:
         names = ", ".join(map(str, folders)) or "nothing"
-        raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
+        raise ConfigError(
+            f"{names} holds no {files.SUMMARY}: give folders that siftback compare wrote"
+        )
     return [comparison for comparison in comparisons.values() if comparison], problems
 
 
 def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
     """A comparison's runs that can be read, and what is said of the others."""
-    summary = f"{folder.name}/{summary_path(folder).name}"
+    summary = f"{folder.name}/{files.summary_path(folder).name}"
     try:
         comparison, entries = Comparison.read_entries(folder)
-    except UNREADABLE as error:
-        return None, [f"{summary} is damaged, and left out ({error_text(error)})"]
+    except files.UNREADABLE as error:
+        return None, [f"{summary} is damaged, and left out ({files.error_text(error)})"]
     problems = []
     for number, entry in enumerate(entries, start=1):
         try:
             run = RunSummary.from_json(entry)
-        except UNREADABLE as error:
-            what = f"run {number} of {len(entries)} is damaged, and left out ({error_text(error)})"
-            problems.append(f"{summary}: {what}")
+        except files.UNREADABLE as error:
+            what = f"run {number} of {len(entries)} is damaged"
+            problems.append(f"{summary}: {what}, and left out ({files.error_text(error)})")
             continue
         if damage_found := _damage(folder, run):
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
@@ -78,7 +72,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
     listed = {entry.get("record") for entry in entries if isinstance(entry, dict)}
     problems += [
         f"{folder.name}/{record} {_why_unlisted(folder, record)}, and left out"
-        for record in record_names(folder)
+        for record in files.record_names(folder)
         if record not in listed
     ]
     problems += [
@@ -92,29 +86,29 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
 
 def _why_unlisted(folder: Path, record: str) -> str:
     try:
-        lines = record_lines(folder, record)
-    except UNREADABLE as error:
-        return f"is damaged ({error_text(error)})"
+        lines = files.record_lines(folder, record)
+    except files.UNREADABLE as error:
+        return f"is damaged ({files.error_text(error)})"
     ended = bool(lines) and '"kind": "end"' in lines[-1]
-    return f"is not in {summary_path(folder).name}" if ended else "was broken off"
+    return f"is not in {files.summary_path(folder).name}" if ended else "was broken off"
 
 
 def _damage(folder: Path, run: RunSummary) -> str | None:
     """Returns the damage of a run's record, or None."""
     try:
-        lines = record_lines(folder, run.record)
+        lines = files.record_lines(folder, run.record)
         for number, line in enumerate(lines, start=1):
             try:
                 json.loads(line)["kind"]
-            except UNREADABLE:
+            except files.UNREADABLE:
                 return f"is damaged in line {number}"
         evaluations = list(parse_evaluations(lines))
         for evaluation in evaluations:
             check_types(evaluation)
     except FileNotFoundError:
         return "is missing"
-    except UNREADABLE as error:
-        return f"is damaged ({error_text(error)})"
+    except files.UNREADABLE as error:
+        return f"is damaged ({files.error_text(error)})"
     if not evaluations:
         return "holds no evaluation"
     if evaluations[-1].steps != run.steps:

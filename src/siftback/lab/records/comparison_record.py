@@ -24,19 +24,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from siftback.errors import StateError
-from siftback.lab.records.folder import (
-    SUMMARY,
-    UNREADABLE,
-    atomic_write,
-    entry_of,
-    error_text,
-    is_comparison,
-    naming,
-    read_summary,
-    record_lines,
-    record_names,
-    summary_path,
-)
+from siftback.lab.records import folder as files
 from siftback.lab.records.formatting import listed
 from siftback.lab.records.run_summary import (
     METRICS,
@@ -75,7 +63,7 @@ class RecordWriter:
         self.evaluations: list[Evaluation] = []
         self._digest = hashlib.sha256()
         if mark is None:
-            with naming(path):
+            with files.naming(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
             try:
@@ -93,7 +81,7 @@ class RecordWriter:
                 f" bytes of another checksum: put it back, or remove {path.stem} from the "
                 "checkpoints to begin it again"
             )
-        with naming(path):
+        with files.naming(path):
             self._file = path.open("r+", encoding="utf-8", newline="\n")
             self._file.truncate(mark["bytes"])
         first, *lines = self._file.read().splitlines()
@@ -108,7 +96,7 @@ class RecordWriter:
 
     def mark(self) -> dict[str, Any]:
         """Returns the number of bytes and their checksum, once they are on the disk."""
-        with naming(self.path):
+        with files.naming(self.path):
             os.fsync(self._file.fileno())
         return {"bytes": self._file.tell(), "sha256": self._digest.hexdigest()}
 
@@ -118,13 +106,13 @@ class RecordWriter:
 
     def close(self) -> None:
         """Closes the file; a record without its closing line is that of a stopped run."""
-        with naming(self.path):
+        with files.naming(self.path):
             self._file.close()
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         line = json.dumps({"kind": kind} | values) + "\n"
         self._digest.update(line.encode())
-        with naming(self.path):
+        with files.naming(self.path):
             self._file.write(line)
             self._file.flush()
 
@@ -192,11 +180,11 @@ class Comparison:
             comparison.runs.extend(map(RunSummary.from_json, entries))
         except FileNotFoundError:
             raise
-        except UNREADABLE as error:
+        except files.UNREADABLE as error:
             raise StateError(
-                f"{summary_path(folder)} is damaged ({error_text(error)}): put back a copy of it; "
-                "or remove it and repeat what wrote it with --resume, which takes finished runs "
-                f"from {RECORDS}/ and trains the others"
+                f"{files.summary_path(folder)} is damaged ({files.error_text(error)}): put back a "
+                "copy of it; or remove it and repeat what wrote it with --resume, which takes "
+                f"finished runs from {RECORDS}/ and trains the others"
             ) from error
         return comparison
 
@@ -207,7 +195,7 @@ class Comparison:
         Raises:
             UNREADABLE: If it is missing or damaged.
         """
-        summary = read_summary(folder)
+        summary = files.read_summary(folder)
         environment = dict(summary["environment"])
         dict(environment.get("arguments") or {})
         return cls(folder, environment, [], scoring_costs_of(summary)), list(summary["runs"])
@@ -224,11 +212,11 @@ class Comparison:
         Raises:
             StateError: If it is damaged.
         """
-        comparison = cls.read(folder) if is_comparison(folder) else None
-        for record in record_names(folder):
-            with suppress(*UNREADABLE):  # it is run again
-                lines = record_lines(folder, record)
-                first, last = entry_of(lines, 0), entry_of(lines, -1)
+        comparison = cls.read(folder) if files.is_comparison(folder) else None
+        for record in files.record_names(folder):
+            with suppress(*files.UNREADABLE):  # it is run again
+                lines = files.record_lines(folder, record)
+                first, last = files.entry_of(lines, 0), files.entry_of(lines, -1)
                 if not comparison and isinstance(first.get("environment"), dict):
                     comparison = cls(folder, first["environment"], [])
                 if not comparison or last.get("kind") != "end":
@@ -240,7 +228,7 @@ class Comparison:
 
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
-        with atomic_write(self.folder / SUMMARY) as path:
+        with files.atomic_write(self.folder / files.SUMMARY) as path:
             path.write_text(self.to_json(), encoding="utf-8")
 
     def to_json(self) -> str:
@@ -280,12 +268,12 @@ class Comparison:
         """Returns the machine of a run: what its file names, or where the comparison began."""
         header: dict[str, Any] = {}
         with suppress(OSError):
-            header = entry_of(record_lines(self.folder, run.record), 0)
+            header = files.entry_of(files.record_lines(self.folder, run.record), 0)
         return _machine(header.get("environment", {})) or _machine(self.environment)
 
     def evaluations(self, run: RunSummary) -> list[Evaluation]:
         """The evaluations of one of the runs."""
-        return list(parse_evaluations(record_lines(self.folder, run.record)))
+        return list(parse_evaluations(files.record_lines(self.folder, run.record)))
 
 
 def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:

@@ -19,14 +19,8 @@ from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted
 from siftback.lab.records.tables import pivot
+from siftback.lab.report import results_page
 from siftback.lab.report.measurements_page import rows_of
-from siftback.lab.report.results_page import (
-    BENCHMARKS,
-    MAP,
-    comparisons_of,
-    read_within,
-    write_from_template,
-)
 
 PICTURE = "map.svg"
 
@@ -41,26 +35,26 @@ def write_map(results: Path, page: Path) -> list[Path]:
     Returns:
         The files.
     """
-    of_map, damaged = read_within([results / MAP])
-    others, _ = comparisons_of(results)
+    of_map, damaged = results_page.read_within([results / results_page.MAP])
+    others, _ = results_page.comparisons_of(results)
     # The bootstrap of each ratio takes a while: all parts of the page are made of the same ones.
     on_map, elsewhere = (pays.method_ratios(pays.experiments(group)) for group in (of_map, others))
     methods = sorted([*on_map, *elsewhere], key=lambda method: method.experiment.title)
     worst = join_findings("worst", pays.worst_findings(methods))
     machines = {name for case in on_map for name in case.experiment.runs.machine}
     figure = picture_of(methods)
-    write_from_template(
+    results_page.write_from_template(
         "map.md.j2",
         results,
         page,
-        recipe=find_recipe(MAP),
+        recipe=find_recipe(results_page.MAP),
         picture=PICTURE if figure else "",
         alt=figure.alt if figure else "",
         sentences=figure.sentences if figure else [],
         of_map=by_budget(pays.default_ratios(on_map)),
         machines=", ".join(sorted(machines)),
         of_others=by_budget(pays.default_ratios(elsewhere)),
-        forecasts=forecasts_of(results / BENCHMARKS),
+        forecasts=forecasts_of(results / results_page.BENCHMARKS),
         worst=worst.sentences if isinstance(worst, Grid) else [],
         worst_rows=format_rows(worst),
         missing=missing_of(of_map),
@@ -125,7 +119,7 @@ def missing_of(recorded: Sequence[Comparison]) -> str:
     runs = {
         comparison.folder.name: {run.record for run in comparison.runs} for comparison in recorded
     }
-    plans = find_recipe(MAP).plans(Scale.FULL)
+    plans = find_recipe(results_page.MAP).plans(Scale.FULL)
     lacking = [
         name
         for name, plan in plans.items()

@@ -12,20 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import (
-    EpochRule,
-    Epochs,
-    Fresh,
-    NoiseGuard,
-    Pool,
-    Schedule,
-    Scorer,
-    SelectiveLoader,
-    Selector,
-    Share,
-    SinglePassStats,
-    Stats,
-)
+import siftback
 from siftback.lab.data.augment import mix
 from siftback.lab.data.data_set import KINDS, DataSet, ImageData, Kind, TextData
 from siftback.lab.data.stream import PADDING, Batch, BatchStream
@@ -33,7 +20,7 @@ from siftback.lab.forward import autocast_of, example_losses, mean_loss
 from siftback.lab.length import BACKWARD, FORWARD, Length, PhaseClock
 from siftback.lab.settings import Run, Settings
 
-AN_EPOCH = Epochs(1)
+AN_EPOCH = siftback.Epochs(1)
 
 OWN_SHARE = 0.5
 """The share in the names of runs by a strategy that finds its share itself, whatever was asked."""
@@ -125,7 +112,7 @@ class Job(NamedTuple):
     def progress_in_steps(self) -> dict[str, Any]:
         """Returns the warm-up and the steps of an epoch, for selection within a step."""
         return {
-            "schedule": Schedule(warmup=Epochs(self.settings.whole_warmup)),
+            "schedule": siftback.Schedule(warmup=siftback.Epochs(self.settings.whole_warmup)),
             "steps_per_epoch": len(self.data.train_labels) // self.settings.batch_size,
         }
 
@@ -149,7 +136,7 @@ class TrainingBatches:
     fills_batches = False  # with the rows that it keeps of larger ones
     lr_scale = 1.0  # of a strategy that changes the rate
     refreshing = 0.0  # seconds that the scorer took to copy or train its model
-    guard: NoiseGuard | None = None
+    guard: siftback.NoiseGuard | None = None
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -173,7 +160,7 @@ class TrainingBatches:
             indexed=True,
         )
         self.source: Any = self.stream
-        self.stats: Stats | SinglePassStats = Stats()
+        self.stats: siftback.Stats | siftback.SinglePassStats = siftback.Stats()
         self.epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
         self.uses = torch.zeros(len(data.train_labels)) if job.counts_uses else None
         self.epoch = 0
@@ -194,7 +181,7 @@ class TrainingBatches:
 
     def batches_of_epoch(self) -> Iterator[Batch]:
         """Yields the rest of the current epoch, counted as a loader would."""
-        assert isinstance(self.stats, Stats)
+        assert isinstance(self.stats, siftback.Stats)
         for indices, batch in self.stream:
             self.positions = indices
             self.stats.seen += len(batch[1])
@@ -322,7 +309,7 @@ class TrainingBatches:
         vars(self.stats).update(state["stats"])
 
 
-class ProgressSchedule(Schedule):
+class ProgressSchedule(siftback.Schedule):
     """On from a warm-up to a share of a training, whether it is of epochs, cost or time.
 
     Args:
@@ -331,8 +318,10 @@ class ProgressSchedule(Schedule):
         end: Up to which share.
     """
 
-    def __init__(self, done: Callable[[], float], warmup: Epochs | Share, end: float = 1.0) -> None:
-        super().__init__(warmup=Epochs(0))
+    def __init__(
+        self, done: Callable[[], float], warmup: siftback.Epochs | siftback.Share, end: float = 1.0
+    ) -> None:
+        super().__init__(warmup=siftback.Epochs(0))
         self._done, self._start, self._end = done, warmup, end
 
     def is_on(
@@ -340,7 +329,7 @@ class ProgressSchedule(Schedule):
     ) -> bool:
         """Returns whether to select now; a share of the training does not depend on the epoch."""
         done = self._done()
-        begun = epochs_done if isinstance(self._start, Epochs) else done
+        begun = epochs_done if isinstance(self._start, siftback.Epochs) else done
         return begun >= self._start.value and (self._end >= 1 or done < self._end)
 
 
@@ -362,12 +351,12 @@ class LoaderBatches(TrainingBatches):
         memory = choice.get("memory")
         if not memory or memory.needs_passes:
             choice["exact"] = False  # as the papers draw
-        self.loader = self.source = SelectiveLoader(
+        self.loader = self.source = siftback.SelectiveLoader(
             model=job.model,
             losses=self._scored_losses,
             epochs=settings.epochs,
             # All batches are full, and examples that fill none are carried to the next epoch.
-            pool=Pool(settings.batch_size, drop_last="carry", pad=padding),
+            pool=siftback.Pool(settings.batch_size, drop_last="carry", pad=padding),
             seed=job.run.seed,
             shorter_epochs=memory is not None,  # whose cost is compared at equal backward passes
             **choice,
@@ -412,7 +401,7 @@ class LoaderBatches(TrainingBatches):
         """The factor of the learning rate that the rule asks for."""
         return self.loader.lr_scale
 
-    def score_sample(self, scorer: Scorer) -> Tensor:
+    def score_sample(self, scorer: siftback.Scorer) -> Tensor:
         """float32[n], a scorer's scores of the first training examples, not augmented."""
         rows = torch.split(torch.arange(self.stream.examples)[:SAMPLE], self.stream.batch_size)
         scored = [
@@ -426,13 +415,13 @@ class LoaderBatches(TrainingBatches):
 
         Those are of a forward pass that is not compiled.
         """
-        exact = Fresh(autocast=autocast_of(self.job.settings))
+        exact = siftback.Fresh(autocast=autocast_of(self.job.settings))
         return rank_agreement(scores, self.score_sample(exact))
 
 
-def fresh_scorer(settings: Settings) -> Fresh:
+def fresh_scorer(settings: Settings) -> siftback.Fresh:
     """Returns the scorer that forwards each batch as training does."""
-    return Fresh(autocast=autocast_of(settings), compile=settings.compile)
+    return siftback.Fresh(autocast=autocast_of(settings), compile=settings.compile)
 
 
 def rank_agreement(scores: Tensor, losses: Tensor) -> float | None:
@@ -494,8 +483,8 @@ class Strategy:
     summary: str
     cost: IdealCost
     moment: type[TrainingBatches] = TrainingBatches
-    build: Callable[[float, Settings], Selector | EpochRule] | None = None
-    scorer: Callable[[Settings, DataSet, Tensor | None], Scorer] | None = None
+    build: Callable[[float, Settings], siftback.Selector | siftback.EpochRule] | None = None
+    scorer: Callable[[Settings, DataSet, Tensor | None], siftback.Scorer] | None = None
     prior: str = ""
     guardable: bool = False
     guarded: bool = False
@@ -503,9 +492,9 @@ class Strategy:
     own_schedule: bool = False
     has_own_share: bool = False
     forwards_left_out: bool = False
-    warmup: Epochs | Share = AN_EPOCH
+    warmup: siftback.Epochs | siftback.Share = AN_EPOCH
     tail: float = 0.0
-    schedule: Schedule | None = None
+    schedule: siftback.Schedule | None = None
     prunes: float = 0.0
     weighted: Callable[[Tensor, Tensor], Tensor] | None = None
     tokens: TokenScore | None = None
@@ -555,8 +544,8 @@ class Strategy:
         if self.build is None:
             return None
         choice = self.build(self.kept_of_left(keep), self.warmed(settings))
-        if isinstance(choice, EpochRule) and self.has_guard(settings):
-            choice.guard = NoiseGuard(classes)
+        if isinstance(choice, siftback.EpochRule) and self.has_guard(settings):
+            choice.guard = siftback.NoiseGuard(classes)
         return choice
 
     def kept_of_left(self, keep: float) -> float:
@@ -577,11 +566,11 @@ class Strategy:
         return "" if self.prunes and not self.dropped(keep) else self.prior
 
 
-def learns(choice: Selector | EpochRule | None) -> bool:
+def learns(choice: siftback.Selector | siftback.EpochRule | None) -> bool:
     """Returns whether examples are chosen by a rule that goes by training's own losses.
 
     >>> from siftback import RS2, Memory, Uniform
     >>> learns(RS2(0.5)), learns(Memory(0.5)), learns(Uniform(keep=0.5))
     (False, True, False)
     """
-    return isinstance(choice, EpochRule) and choice.learns
+    return isinstance(choice, siftback.EpochRule) and choice.learns

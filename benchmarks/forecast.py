@@ -117,7 +117,7 @@ def measure(folder: Path) -> None:
         path = folder / f"{name}.json"
         if path.exists():
             continue
-        losses, done, _ = warm_up(plan.settings, plan.seeds[0])
+        losses, done = warm_up(plan.settings, plan.seeds[0])
         groups = losses.sort().values.double().tensor_split(GROUPS)
         record = {
             "environment": environment(plan.arguments()),

@@ -40,6 +40,7 @@ def probe_command(
         seconds: How long to take.
         forecast: Train a warm-up too, and say what Memory is expected to be worth.
     """
+    import siftback
     from siftback.lab.experiments.probe_run import probe_report, probe_settings, with_scorers
     from siftback.lab.experiments.warm_up import warm_up
     from siftback.lab.run.progress import ConsoleReporter
@@ -51,8 +52,10 @@ def probe_command(
         result = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
     if forecast:
         with ConsoleReporter(Console(stderr=True)) as reporter:
-            warmed = warm_up(replace(settings, epochs=None, budget=epochs), 0, reporter.scoring)
-        result = replace(result, forecast=warmed.forecast)
+            by_budget = replace(settings, epochs=None, budget=epochs)
+            losses, done = warm_up(by_budget, 0, reporter.scoring)
+        expected = siftback.forecast(losses, epochs=epochs, done=done * epochs)
+        result = replace(result, forecast=expected)
     if json:
         typer.echo(result.to_json())
     else:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from rich.table import Table
@@ -37,7 +37,7 @@ from siftback.lab.records.environment import environment
 from siftback.lab.records.folder import check_writable
 from siftback.lab.records.formatting import one_of, readable
 from siftback.lab.records.tables import terminal
-from siftback.lab.run.train import Scored, stages
+from siftback.lab.run.train import Scored, Training, stages
 from siftback.lab.settings import Run, Settings, check_run_seed
 from siftback.lab.strategies.table import find_strategy
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
@@ -45,6 +45,27 @@ from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prun
 SCORES_FOLDER = "scores"  # the folder of a comparison's own tables
 
 Update = Callable[[float], None]
+ScoreOfModel = Callable[[nn.Module, Iterator[Batch]], Tensor]
+
+
+class Scoring(NamedTuple):
+    """One model that scores a training set.
+
+    Attributes:
+        settings: How to train it; the length is ``score_epochs``.
+        seed: Of its initial weights and data order.
+        data: What to train on, and to score.
+        update: Called with the share of training and scoring that is done.
+    """
+
+    settings: Settings
+    seed: int
+    data: DataSet
+    update: Update
+
+    def train(self, **options: Any) -> Iterator[Training]:
+        """Trains the model, and yields its training after each epoch, as `stages` does."""
+        return stages(self.seed, self.settings, self.data, self.settings.score_epochs, **options)
 
 
 def fresh_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
@@ -72,10 +93,6 @@ OF_TOKENS = ("token-irreducible",)
 
 # Training examples are counted from 0 within what these settings leave of the data set.
 PLACE = ("data", "train_limit", "validation", "max_tokens")
-
-
-def ignore_progress(done: float) -> None:
-    """Reports nothing."""
 
 
 def label_checksum(*labels: Tensor) -> int:
@@ -137,7 +154,7 @@ def score_examples(
     settings: Settings,
     seed: int,
     data: DataSet | None = None,
-    update: Update = ignore_progress,
+    update: Update = lambda done: None,
 ) -> Scores:
     """Trains the early models, and scores the training set by them.
 
@@ -168,7 +185,7 @@ def score_examples(
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
     started = time.perf_counter()
     scored = [
-        SCORES[name](settings, model_seed, data, report_share(update, number, len(seeds)))
+        SCORES[name](Scoring(settings, model_seed, data, report_share(update, number, len(seeds))))
         for number, model_seed in enumerate(seeds)
     ]
     columns, costs = zip(*scored, strict=True)
@@ -228,20 +245,12 @@ def least_cost(settings: Settings, examples: int) -> float:
     return settings.score_models * (training + FORWARD * examples)
 
 
-def score_at_end(
-    score: Callable[[nn.Module, Iterator[Batch]], Tensor],
-    price: int,
-    settings: Settings,
-    seed: int,
-    data: DataSet,
-    update: Update,
-) -> tuple[Tensor, float]:
+def score_at_end(score: ScoreOfModel, price: int, scoring: Scoring) -> tuple[Tensor, float]:
     """Trains a model, and scores the training set by it at the end, at a price of each example."""
-    count, training = len(data.train_labels), (FORWARD + BACKWARD) * settings.score_epochs
+    settings, update, count = scoring.settings, scoring.update, len(scoring.data.train_labels)
+    training = (FORWARD + BACKWARD) * settings.score_epochs
     share = training / (training + price)  # of the cost
-    *_, trained = stages(
-        seed, settings, data, settings.score_epochs, lambda done: update(share * done)
-    )
+    *_, trained = scoring.train(update=lambda done: update(share * done))
 
     def batches() -> Iterator[Batch]:
         done = 0
@@ -257,38 +266,31 @@ def score_at_end(
 def score_every_epoch(
     record: Callable[[int], Any],
     recorded_of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
-    settings: Settings,
-    seed: int,
-    data: DataSet,
-    update: Update,
+    scoring: Scoring,
 ) -> tuple[Tensor, float]:
     """Trains a model, and records the training set after every epoch, by logits and labels."""
-    count, cost = len(data.train_labels), 0
-    recorder, rows = record(count), torch.split(torch.arange(count), settings.batch_size)
-    for trained in stages(seed, settings, data, settings.score_epochs, update):
-        outputs = predictions(trained.model, trained.batches.stream.plain(count), settings)
+    count, cost = len(scoring.data.train_labels), 0
+    recorder, rows = record(count), torch.split(torch.arange(count), scoring.settings.batch_size)
+    for trained in scoring.train(update=scoring.update):
+        batches = trained.batches.stream.plain(count)
+        outputs = predictions(trained.model, batches, scoring.settings)
         for indices, (logits, labels) in zip(rows, outputs, strict=True):
             recorder.update(indices, *recorded_of(logits, labels))
         cost += count * FORWARD
     return recorder.scores(), trained.batches.cost + cost
 
 
-def score_held_out(
-    losses_of: Callable[[nn.Module, Iterator[Batch]], Tensor],
-    settings: Settings,
-    seed: int,
-    data: DataSet,
-    update: Update,
-) -> tuple[Tensor, float]:
+def score_held_out(losses_of: ScoreOfModel, scoring: Scoring) -> tuple[Tensor, float]:
     """Scores each half of the training set by a model that is trained on the other half."""
+    settings, seed, data, update = scoring
     device, groups = training_device(settings), data.group_numbers
     order = torch.randperm(int(groups.max()) + 1, generator=torch.Generator().manual_seed(seed))
     cost, losses = 0.0, []
     is_first = torch.isin(groups, order[: len(order) // 2])
     halves = is_first.nonzero().flatten(), (~is_first).nonzero().flatten()
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
-        half, update_half = data.subset(seen), report_share(update, number, 2)
-        *_, trained = stages(seed, settings, half, settings.score_epochs, update_half)
+        half = data.subset(seen)
+        *_, trained = scoring._replace(data=half).train(update=report_share(update, number, 2))
         tested = half.with_test(data, unseen)  # normalised as the model's own half was
         batches = evaluation_batches(tested, settings.batch_size, device, settings.channels_last)
         with autocast_context(settings, device):
@@ -297,17 +299,15 @@ def score_held_out(
     return torch.cat(losses)[torch.cat(halves[::-1]).argsort()].flatten(), cost
 
 
-def score_by_uses(
-    settings: Settings, seed: int, data: DataSet, update: Update
-) -> tuple[Tensor, float]:
+def score_by_uses(scoring: Scoring) -> tuple[Tensor, float]:
     """Trains a model by Selective-Backprop that keeps half, and counts the uses of each example."""
-    *_, trained = stages(seed, settings, data, settings.score_epochs, update, "sb", keep=0.5)
+    *_, trained = scoring.train(update=scoring.update, strategy="sb", keep=0.5)
     assert trained.batches.uses is not None
     return trained.batches.uses, trained.batches.cost
 
 
 # By name: what scores the training set by a model; gives the scores, and their cost in forwards.
-SCORES: dict[str, Callable[[Settings, int, DataSet, Update], tuple[Tensor, float]]] = {
+SCORES: dict[str, Callable[[Scoring], tuple[Tensor, float]]] = {
     "el2n": partial(score_at_end, el2n, FORWARD),
     "grand": partial(score_at_end, grand, FORWARD + BACKWARD),
     "margin": partial(score_at_end, margin, FORWARD),
@@ -329,7 +329,7 @@ def report_share(update: Update, number: int, count: int) -> Update:
 
 
 def score_for_run(
-    run: Run, settings: Settings, data: DataSet, folder: Path, update: Update = ignore_progress
+    run: Run, settings: Settings, data: DataSet, folder: Path, update: Update = lambda done: None
 ) -> Scored:
     """Returns the data that a run trains on, with the scores of all examples that it needs.
 

@@ -17,9 +17,17 @@ from siftback.lab.settings import Run, Settings
 # Costs of one example, in forwards: the unit of every budget and of `cost_forward_units`.
 FORWARD, BACKWARD = 1, 2
 
-PHASES = (
-    "scoring", "loading", "selection", "forward", "backward", "optimizer", "syncing", "other"
-)  # fmt: skip
+PHASES = {
+    "scoring": "scoring before training",
+    "loading": "loading",
+    "selection": "selection, its forwards among it",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "syncing": "syncing",
+    "other": "other",
+}
+"""The phases of the clock, and their names in figures, as in the paper."""
 
 RAPL = Path("/sys/class/powercap/intel-rapl")
 """The counters of the processors' energy, where the kernel shows them."""

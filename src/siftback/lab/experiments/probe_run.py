@@ -83,12 +83,9 @@ def probe_settings(
 
 def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
     """Returns the scorers beside the exact one, by the end of their strategy's name."""
-    names = ("bf16", "int8", "small", "proxy")
     # In a training in bfloat16 the exact scores are of that type already.
-    strategies = {
-        name: STRATEGIES[f"sb-{name}"]
-        for name in (names if forward.autocast_of(settings) is None else names[1:])
-    }
+    names = ["bf16"] * (not forward.autocast_of(settings)) + ["int8", "small", "proxy"]
+    strategies = {name: STRATEGIES[f"sb-{name}"] for name in names}
     return {
         name: strategy.scorer(settings, data, None)
         for name, strategy in strategies.items()

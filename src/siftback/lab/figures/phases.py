@@ -10,22 +10,11 @@ from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import read_curves
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import titled
+from siftback.lab.length import PHASES
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import crossing, machine_of, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
 from siftback.lab.strategies.table import PLAIN, library_name
-
-# The phases of the clock, and their names in the paper.
-NAMES = {
-    "scoring": "scoring before training",
-    "loading": "loading",
-    "selection": "selection, its forwards among it",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "syncing": "syncing",
-    "other": "other",
-}
 
 
 def until_near(comparisons: Sequence[Comparison], factor: float) -> Iterator[Finding]:
@@ -45,7 +34,7 @@ def until_near(comparisons: Sequence[Comparison], factor: float) -> Iterator[Fin
             continue
         series = [
             Series(words, list(reached), seconds, group=words)
-            for phase, words in NAMES.items()
+            for phase, words in PHASES.items()
             if any(seconds := [phases[phase] for phases in reached.values()])
         ]
         baseline, *others = reached
@@ -84,8 +73,8 @@ def mean_phases(points: pd.DataFrame, targets: Mapping[int, float]) -> "pd.Serie
         number = crossing(list(curve.judged), targets[curve.seed.iloc[0]])
         if math.isnan(number) or not any(curve.phases):
             return pd.Series(dtype=float)
-        spent = pd.DataFrame(list(curve.phases), columns=list(NAMES)).fillna(0.0)
-        seeds.append({name: np.interp(number, range(len(spent)), spent[name]) for name in NAMES})
+        spent = pd.DataFrame(list(curve.phases), columns=list(PHASES)).fillna(0.0)
+        seeds.append({name: np.interp(number, range(len(spent)), spent[name]) for name in PHASES})
     return pd.DataFrame(seeds).mean()
 
 

@@ -81,9 +81,8 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             record = json.loads(path.read_text(encoding="utf-8"))
             keys = ("setting", "what", "measured", "goal", "met")
             rows = [{key: row[key] for key in keys} for row in record["rows"]]
-            title, environment = str(record["title"]), dict(record.get("environment") or {})
-            record = {"title": title, "environment": environment, "rows": rows}
-            benchmarks.append(record | {"file": path.name})
+            about = {"title": str(record["title"]), "file": path.name, "rows": rows}
+            benchmarks.append(about | {"environment": dict(record.get("environment") or {})})
         except UNREADABLE as error:
             problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
     return benchmarks, problems

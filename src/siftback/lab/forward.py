@@ -91,10 +91,20 @@ def training_device(settings: Settings) -> torch.device:
     return torch.device(name)
 
 
-def batch_stream(settings: Settings, data: DataSet, size: int, seed: int = 0) -> BatchStream:
-    """Returns the training set in batches of a size, where and as settings have them."""
+def batch_stream(
+    settings: Settings, data: DataSet, size: int, seed: int = 0, **options: Any
+) -> BatchStream:
+    """Returns the training set in batches of a size, where and as settings have them.
+
+    Args:
+        settings: Those that say where and how.
+        data: The data set.
+        size: Examples of a batch.
+        seed: As of `BatchStream`.
+        options: Its other arguments, `augment` and `indexed`.
+    """
     device, channels_last = training_device(settings), settings.channels_last
-    return BatchStream(data, size, seed, device=device, channels_last=channels_last)
+    return BatchStream(data, size, seed, device=device, channels_last=channels_last, **options)
 
 
 def evaluation_batch_size(settings: Settings, data: DataSet) -> int:

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 import siftback
 from siftback.lab.data.augment import mix
 from siftback.lab.data.data_set import KINDS, DataSet, ImageData, Kind, TextData
-from siftback.lab.data.stream import PADDING, Batch, BatchStream
-from siftback.lab.forward import autocast_of, example_losses, mean_loss
+from siftback.lab.data.stream import PADDING, Batch
+from siftback.lab.forward import autocast_of, batch_stream, example_losses, mean_loss
 from siftback.lab.length import BACKWARD, FORWARD, Length, PhaseClock
 from siftback.lab.settings import Run, Settings
 
@@ -150,15 +150,8 @@ class TrainingBatches:
             dynamic = None if augment is None else False
             self.call = cast(nn.Module, torch.compile(job.model, dynamic=dynamic))
         self.losses = partial(example_losses, smoothing=settings.label_smoothing)
-        self.stream = BatchStream(
-            data,
-            job.strategy.selection_batch(job.run.keep, settings),
-            job.run.seed,
-            augment,
-            job.device,
-            settings.channels_last,
-            indexed=True,
-        )
+        size, seed = job.strategy.selection_batch(job.run.keep, settings), job.run.seed
+        self.stream = batch_stream(settings, data, size, seed, augment=augment, indexed=True)
         self.source: Any = self.stream
         self.stats: siftback.Stats | siftback.SinglePassStats = siftback.Stats()
         self.epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size

@@ -60,14 +60,21 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
     return nn.GroupNorm(groups_for(channels), channels)
 
 
+# With stride, of a 1x1 kernel: below it oneDNN 3.12 (torch 2.13) writes beyond its memory in the
+# backward of maps that lie channels last, on processors without AVX-512, and the process aborts.
+ONE_DNN_LEAST = 8
+
+
 def convolution(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1
-) -> nn.Conv2d:
+) -> nn.Module:
     """Returns a convolution that keeps the size except for its stride, Kaiming-initialised.
 
     It has no bias because a normalisation follows; the weights are normal with variance
     2 / (kernel^2 * outputs) (He et al. 2015, eq. 14).
     """
+    if kernel == 1 and stride > 1 and inputs < ONE_DNN_LEAST:
+        return nn.Sequential(nn.AvgPool2d(1, stride), convolution(inputs, outputs, 1))
     layer = nn.Conv2d(
         inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
     )

@@ -207,7 +207,8 @@ def build(name: str, *, width: int | None = None, **sizes: Any) -> nn.Module:
         sizes: The other fields of `ModelSpec`, of which ``classes`` has no default.
 
     Raises:
-        ConfigError: For an unknown name or norm, or a size below 1.
+        ConfigError: For an unknown name or norm, one that the model does not have, or a size below
+            1.
 
     >>> import torch
     >>> model = build("cnn", width=8, classes=10, channels=1)
@@ -222,7 +223,12 @@ def build(name: str, *, width: int | None = None, **sizes: Any) -> nn.Module:
             raise ConfigError(f"{size_name}={value} is not a size: give an integer of 1 or more")
     if spec.norm not in NORMS:
         raise ConfigError(f"norm={spec.norm!r} is not known: {one_of(spec.norm, NORMS)}")
-    return architecture.make(spec)
+    model = architecture.make(spec)
+    if spec.norm == "group" and not any(
+        isinstance(layer, nn.GroupNorm) for layer in model.modules()
+    ):
+        raise ConfigError(f"norm='group' with {name}, which has another or none: leave norm out")
+    return model
 
 
 def count(name: str, width: int | None = None, classes: int = 10, **sizes: Any) -> int:

@@ -69,6 +69,13 @@ def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):
     )
 
 
+def test_a_strategy_that_left_nothing_out_is_said_to(comparison, add_run):
+    add_run("traditional", 0, [(20, 2, 200, 10)])
+    add_run("sb", 0, [(20, 2, 200, 10)], keep=1.0)
+    (verdict,) = verdicts([comparison])
+    assert "; it left nothing out in so short a training" in verdict.sentence
+
+
 def test_numbers_for_a_script_are_those_of_the_verdict(filled):
     made = numbers(filled)
     assert made["metric"] == "error"

@@ -44,6 +44,7 @@ class Verdict:
         whole_differences: Its final test error, or loss, less that of the whole of plain training;
             empty where that is the baseline itself.
         whole_cost: Its cost over that of the whole of plain training.
+        kept: The share of the examples that it trained on, the mean over the seeds.
     """
 
     comparison: str
@@ -59,6 +60,7 @@ class Verdict:
     seconds: float | None
     whole_differences: Sequence[float]
     whole_cost: float | None
+    kept: float
 
     @property
     def compared(self) -> bool:
@@ -107,6 +109,8 @@ class Verdict:
             text += self.certainty
         else:
             text += ", as there is no run of the same budget"
+        if self.kept == 1:
+            text += "; it left nothing out in so short a training, or with these settings"
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."
         apart, word = _apart(self.whole_error, self.metric), frame.judge(self.whole_differences)
@@ -148,6 +152,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
                 seconds=frame.mean_ratio(runs, run.label, baseline or "", "seconds_train"),
                 whole_differences=frame.paired_differences(runs, run.label, whole),
                 whole_cost=frame.mean_ratio(runs, run.label, whole, "cost_forward_units"),
+                kept=runs.keep_measured[runs.label == run.label].mean(),
             )
             judged.append(verdict)
     judged.sort(key=lambda verdict: verdict.interval[1] if verdict.interval else math.inf)

@@ -157,6 +157,19 @@ LINES = {
     "compare --noise-guard --strategies traditional,sb-memory,sb": (
         "SelectiveLoader(..., keep=0.33) cannot have a noise guard"
     ),
+    # what no strategy goes by
+    "compare --strategies traditional,sb --tail 20%": "tail=0.2: plain training, SelectiveLoader(",
+    "compare --strategies traditional,stale-sb --tail 20%": "tail=0.2: plain training, Stale(",
+    "compare --strategies infobatch --floor 0.2": "floor=0.2: InfoBatch(ratio=0.67) would not go",
+    "compare --strategies sb --decay 0.5": "decay=0.5: SelectiveLoader(..., keep=0.33) would not",
+    "compare --history 16": "history=16: plain training, Memory() would not go by it",
+    "compare --stale-every 2": "stale_every=2: plain training, Memory() would not go by it",
+    "compare --score-models 3": "score_models=3: plain training, Memory() would not go by it",
+    "compare --score-epochs 2": "score_epochs=2.0: plain training, Memory() would not go by it",
+    "train --strategy el2n --warmup 2e": "warmup=2.0e: pruning.prune(",
+    "train --strategy traditional --warmup 15%": "warmup=0.15: plain training would not go by it",
+    "train --strategy traditional --noise-guard": "noise_guard=True: plain training would not go",
+    "sweep --grid floor=0.1,0.2 --strategies sb": "floor=0.2: SelectiveLoader(",
     # runs that could not be run, after others that could
     "compare --strategies sb --keep 0.05 --epochs 1 --warmup 0": "keeps about 72 examples",
     "compare --strategies sb --keep 0.05 --budget 0.1 --warmup 0": "keeps about 72 examples",

@@ -53,7 +53,7 @@ def train_plan(
     json: bool = False,
 ) -> None:
     """Carries out a plan, with several seeds where it is short, and prints the results."""
-    from siftback.lab.experiments.comparison import compare, prepare_data
+    from siftback.lab.experiments.comparison import check_settings_used, compare, prepare_data
     from siftback.lab.figures.error_plots import draw_errors
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.folder import is_comparison
@@ -64,6 +64,7 @@ def train_plan(
 
     existing, settings = existing_policy(overwrite, resume), plan.settings
     policy = checkpoint_policy(checkpoint_every, checkpoints)
+    check_settings_used(plan)
     data = prepare_data(plan)
     if several and is_short(settings, data):
         plan = replace(plan, seeds=several)
@@ -212,7 +213,7 @@ def sweep_command(
         matched: Add plain training of each selective run's budget.
         status: Train nothing; print what is done and missing.
     """
-    from siftback.lab.experiments.comparison import Plan
+    from siftback.lab.experiments.comparison import Plan, check_settings_used
     from siftback.lab.experiments.sweep import KEEP, cells, read_grid, sweep, sweep_table
     from siftback.lab.report.numbers import numbers
     from siftback.lab.run.progress import ConsoleReporter
@@ -221,7 +222,9 @@ def sweep_command(
     def plan_of(cell: dict[str, Any]) -> Plan:
         names, seeds = parse_names(strategies), parse_seeds(seed)
         keeps = keeps_of(str(cell.pop(KEEP)) if KEEP in cell else keep, None, names)
-        return Plan(settings_of(values | cell), names, keeps, seeds, matched)
+        plan = Plan(settings_of(values | cell), names, keeps, seeds, matched)
+        check_settings_used(plan)
+        return plan
 
     grid_cells = cells(read_grid(grid or []), plan_of, out)
     failed: list[GridCell] = []

@@ -1,4 +1,4 @@
-"""A process of four, of which two go on alone, for `test_sharded`."""
+"""A process of four, of which two go on alone, and then one, for `test_sharded`."""
 
 import faulthandler
 import os
@@ -130,16 +130,24 @@ def second(out, rank):
     return found
 
 
-def third(out, rank):
-    """A fourth epoch, again in as many processes as at first."""
+def single(out, rank):
+    """A fourth epoch in one process, which is saved."""
     loader = resumed(out / "three-epochs")
+    found = {"epochs": [epoch_of(loader)]}
+    checkpoint(loader, out / "four-epochs")
+    return found
+
+
+def third(out, rank):
+    """A fifth epoch, again in as many processes as at first."""
+    loader = resumed(out / "four-epochs")
     return {"epochs": [epoch_of(loader)], "table": loader.memory.values.clone()}
 
 
 def main(out):
     faulthandler.dump_traceback_later(100, exit=True)  # that no process outlives the test
     out, own, found = Path(out), int(os.environ["RANK"]), {}
-    for stage, world in ((first, 4), (second, 2), (third, 4)):
+    for stage, world in ((first, 4), (second, 2), (single, 1), (third, 4)):
         if own < world:  # each stage is a training of its own, as if it were started anew
             store = f"file://{out / stage.__name__}"
             dist.init_process_group("gloo", init_method=store, rank=own, world_size=world)

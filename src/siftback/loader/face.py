@@ -620,7 +620,8 @@ class SelectiveLoader:
         check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything) | sizes)})
         saved = state["settings"]
         if self._is_common and all(saved[name] is None for name in _OF_ALL):
-            settings |= _OF_ALL
+            # Several processes are always exact, one is not, and a rule with shards is in any case.
+            settings |= {**_OF_ALL, "exact": saved["exact"]}
         for name in _OF_ALL:
             if saved[name] != settings[name]:
                 raise StateError(

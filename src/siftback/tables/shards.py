@@ -32,10 +32,10 @@ class Shards:
     classes that lie together in a data set are spread over all of them. The process of rank r
     holds the S / world shards from ``r S / world`` on, and reads no other example in any epoch.
 
-    What an epoch reads is decided shard by shard, so it does not depend on the number of processes:
-    of each shard equally many examples, so that processes make equally many steps. An epoch
-    without a draw reads ``N // S`` of each: where S does not divide N, the last of some shards'
-    orders are left out, at most S - 1 examples.
+    What a pass reads is decided shard by shard, so by the same losses it does not depend on the
+    number of processes: of each shard equally many examples, so that processes make equally many
+    steps. An epoch without a draw reads ``N // S`` of each: where S does not divide N, the last of
+    some shards' orders are left out, at most S - 1 examples.
 
     A table of this process has ``height = ceil(N / S)`` rows for each of its shards. Where S does
     not divide N, the last row of some shards is no example's.

@@ -25,7 +25,7 @@ from hugging_face_models import (
 )
 
 import transformers
-from siftback import Epochs, InfoBatch, Memory, NoiseGuard, Schedule, Stale, TopK
+from siftback import Epochs, InfoBatch, Kakurenbo, Memory, NoiseGuard, Schedule, Stale, TopK
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 
@@ -41,6 +41,7 @@ REFUSED = {
         {},
         "Stale is",
     ),
+    "predictions": ({"memory": Kakurenbo()}, {}, "with Kakurenbo, which needs predictions: give"),
     "small batches": ({"method": "two_pass"}, {"per_device_train_batch_size": 1}, "batches of 1"),
     "batch sizes": ({"method": "two_pass"}, {"auto_find_batch_size": True}, "auto_find_batch"),
     "split": ({"memory": Memory()}, {"accelerator_config": {"split_batches": True}}, "split_bat"),
@@ -362,3 +363,33 @@ def test_memory_resumes_at_its_place_alone(tmp_path):
     )
     with pytest.raises(ConfigError, match="ignore_data_skip"):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+
+
+class EndingEpochs(transformers.TrainerCallback):
+    """Ends the first epoch two steps early."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_epoch_stop = state.global_step == 4
+
+
+def test_memory_is_not_resumed_after_an_epoch_that_a_callback_ended(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3}
+    settings |= {"save_total_limit": None, "eval_strategy": "no"}
+
+    def ended(place=None):
+        ours = trainer(tmp_path, "classifier", selection=selection("memory"), **settings)
+        ours.add_callback(EndingEpochs())
+        ours.train(resume_from_checkpoint=place and str(tmp_path / place))
+        return ours
+
+    whole = ended()
+    assert whole.state.global_step == 4 + 6 + 6
+    assert ended("checkpoint-3").batches == whole.batches[3:]
+    for step, epochs, skipped in (
+        (6, "1.33333", "1"),
+        (8, "1.66667", "1.33333"),
+        (10, "2", "1.6"),
+    ):
+        message = f"is of epoch {epochs}, and the Trainer goes on from {skipped}"
+        with pytest.raises(StateError, match=message):
+            ended(f"checkpoint-{step}")

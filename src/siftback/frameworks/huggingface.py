@@ -359,9 +359,7 @@ class SelectiveTrainerMixin(Trainer):
 
         # Evaluation has the model without the single pass, and needs its precision too.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
-        losses = self._losses
-        if self._weight_column:
-            losses = partial(weighted_losses, losses)
+        losses = partial(weighted_losses, self._losses)
         self._selection = SinglePass(self.model, losses=losses, **self._counted)
         self.stats = self._selection.stats
         return self.accelerator.prepare_model(self._selection)
@@ -489,14 +487,19 @@ class SelectiveTrainerMixin(Trainer):
         state = torch.load(path, weights_only=True)
         check_digest(self, state)
         check_entries(self, state, {}, self._settings())
+        is_single = self._method == "single_pass"
+        load = self._selection.set_extra_state if is_single else self._selection.load_state_dict
+        load(state["selection"])
         if self._rule:
             if self.args.ignore_data_skip:
                 raise ConfigError("memory= resumes within an epoch: leave ignore_data_skip out")
             batches, accumulation = self._batches_of_epoch(), self.args.gradient_accumulation_steps
             done = epochs_of_steps(self.state.global_step, batches, accumulation)
+            if abs(done - (epochs := self.state.epoch or done)) > 1e-6:
+                raise StateError(
+                    f"{checkpoint} is of epoch {epochs:g}, and the Trainer goes on from {done:g}, "
+                    "by its steps, as a callback ended an epoch early: give a checkpoint before it"
+                )
             if done % 1:  # the Trainer skips what it trained on
                 self._selection.resume(int(done))
             vars(self.stats).update(state["stats"])
-        is_single = self._method == "single_pass"
-        load = self._selection.set_extra_state if is_single else self._selection.load_state_dict
-        load(state["selection"])

@@ -118,8 +118,8 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     name = "memory=" if trainer._rule else f'method="{method}"'
     check_has_rows(trainer, name)
     find_trainer_head(trainer)  # raises where it is not known
-    kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
-    split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
+    # The last is unknown to older releases of Accelerate.
+    split = any(getattr(trainer, f"get_{kind}_size", int)() > 1 for kind in ("tp", "cp", "sp"))
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     loaded = getattr(trainer, "is_distributed_loading_by_transformers", False)
     flat = getattr(trainer, "padding_free", False)  # of TRL
@@ -246,7 +246,7 @@ def refusals_of_single_pass(trainer: Any) -> dict[str, bool]:
 
 def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
     """Returns the settings that exclude a rule's order and number of batches, and which apply."""
-    args, data = trainer.args, trainer.train_dataset
+    args, data, rule = trainer.args, trainer.train_dataset, trainer._rule
     order = getattr(args, "train_sampling_strategy", "random")
     config = args.accelerator_config
     loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
@@ -256,6 +256,7 @@ def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
     split = bool(config.split_batches or config.dispatch_batches)
     keeps_order = getattr(args, "dataloader_in_order", True) or not args.dataloader_num_workers
     return {
+        f"{type(rule).__name__}, which needs predictions: give Memory()": rule.needs_predictions,
         f"{order}, an order of its own: leave it out": order not in ("random", "sequential"),
         f'a training loader of {owners}: give method="two_pass"': bool(owners),
         f"a {type(data).__name__} without length or index: give a map-style data set": not indexed,
@@ -389,11 +390,8 @@ def loss_pair(head: Head, loss: Tensor, outputs: Any, inputs: Mapping[str, Any])
     some = values.detach()[:rows].requires_grad_()
     mask = outputs.label_mask[:rows] if is_fused else None
     alone = {"log_probs": some, "label_mask": mask} if is_fused else {"logits": some}
-    labels = {
-        name: inputs[name][:rows]
-        for name in ("labels", "shift_labels")
-        if isinstance(inputs.get(name), Tensor)
-    }
+    named = ((name, inputs.get(name)) for name in ("labels", "shift_labels"))
+    labels = {name: label[:rows] for name, label in named if isinstance(label, Tensor)}
     with torch.enable_grad():
         ranked = summed_losses(head, SimpleNamespace(**alone), labels)
     (gradient,) = torch.autograd.grad(ranked, some)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Kakurenbo, Memory, Percentile, Stale, Unbiased
+from siftback import InfoBatch, Kakurenbo, Memory, Percentile, Stale, Unbiased
 from siftback.errors import BatchError, ConfigError, LossError
 
 keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
@@ -192,6 +192,16 @@ def test_a_memory_data_set_is_neither_evaluated_on_nor_trained_on_without_a_reco
     with pytest.raises(ConfigError, match="with the data itself"):
         model.evaluate(dataset, verbose=0)
     assert np.isfinite(model.evaluate(*data(), verbose=0))
+
+
+def test_a_memory_that_learned_with_another_model_is_refused():
+    dataset = remembering(memory=InfoBatch())  # which draws in the first epoch
+    model = compiled(LossRecorder(network()))
+    model.fit(dataset, epochs=3, verbose=0)
+    model.fit(dataset, epochs=3, verbose=0)
+    with pytest.raises(ConfigError, match="InfoBatch has learned in another training: make a new"):
+        compiled(LossRecorder(network())).fit(dataset, epochs=3, verbose=0)
+    compiled(LossRecorder(network())).fit(dataset, initial_epoch=2, epochs=3, verbose=0)  # goes on
 
 
 def test_a_collate_function_that_sorts_is_refused():

@@ -408,8 +408,5 @@ def _edge(values: Tensor) -> GradientEdge:
     """
     edge = get_gradient_edge(values)
     while edge.node.name().startswith("ToCopyBackward"):
-        node, output = edge.node.next_functions[0]
-        if node is None:
-            break
-        edge = GradientEdge(node, output)
+        edge = GradientEdge(*cast(Any, edge.node.next_functions[0]))
     return edge

@@ -277,8 +277,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
                 f"a batch is a {type(batch).__name__}: give examples that are (x, y) or "
                 "(x, y, sample_weight), or a collate_fn that makes such batches"
             )
-        x, y, *weights = batch
-        return x, y, weights[0] if weights else None
+        return (*batch, None)[:3]
 
 
 class Progress(keras.callbacks.Callback, Stateful):
@@ -305,7 +304,7 @@ class Progress(keras.callbacks.Callback, Stateful):
         self._random: dict[str, Any] = {}  # to be restored before the next step
         self.is_training = False
         self.done = 0
-        self.dataset: SelectiveDataset | None = None
+        self.dataset: Any = None
         self.loaded: dict[str, Any] = {}
         self.step: tuple[Tensor | None, Callable[[Any, Any], None] | None] = None, None
 
@@ -324,6 +323,7 @@ class Progress(keras.callbacks.Callback, Stateful):
         """Begins an epoch, or goes on within the one of the loaded state.
 
         Raises:
+            ConfigError: If the memory of the data set has learned in the training of another model.
             StateError: If the loaded state is of another data set, or within another epoch.
         """
         resumes = bool(self.loaded) and self._load(self.loaded, epoch)
@@ -332,6 +332,12 @@ class Progress(keras.callbacks.Callback, Stateful):
             self.restore_random_state()
             self._batches = 0
             if self.dataset:
+                memory = self.dataset.memory
+                if memory and memory.learns and memory.table.turn and not (epoch or self.done):
+                    raise ConfigError(
+                        f"this {type(memory).__name__} has learned in another training: make a new "
+                        "SelectiveDataset for this one, with a new memory"
+                    )
                 self.dataset.begin_epoch(epoch)
         self._epoch = epoch
 

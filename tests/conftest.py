@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import multiprocessing
 import os
 import signal
 import sys
@@ -125,6 +126,14 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return int(stop.value.code or 0), out, " ".join(err.split())
 
     return run
+
+
+@pytest.fixture
+def forked_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks the processes of replicas, which serve alike but would import PyTorch for seconds."""
+    if sys.platform == "linux":
+        forking = multiprocessing.get_context("fork")
+        monkeypatch.setattr("torch.multiprocessing.get_context", lambda _=None: forking)
 
 
 # What processes of which number do, who are started once for all files that look at it.

@@ -50,6 +50,7 @@ vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning
 # What is the same
 
 
+@pytest.mark.usefixtures("forked_replicas")
 @pytest.mark.parametrize(
     ("place", "mode"), [("process", "eval"), ("cpu", "eval"), ("cpu", "train")]
 )
@@ -95,6 +96,7 @@ def steps_made(model, batch):
     return 100 * batch["loss"] + 0.5 * model.weight + 0.5 * model.buffer
 
 
+@pytest.mark.usefixtures("forked_replicas")
 @pytest.mark.parametrize("place", ["process", "cpu"])
 def test_scores_are_those_of_the_weights_that_the_lag_says(place):
     batches, depth, sync_every = 12, 2, 3
@@ -170,6 +172,7 @@ def test_what_a_loader_says_of_itself_is_passed_on():
     assert (scored.epoch, by_epoch.sampler.epoch) == (3, 3)
 
 
+@pytest.mark.usefixtures("forked_replicas")
 @pytest.mark.parametrize("place", ["process", "cpu"])
 def test_a_broken_off_epoch_leaves_nothing_to_the_next(place):
     loaders, model = [], network()
@@ -256,6 +259,7 @@ def test_stopping_anywhere_equals_never_stopping(source, arguments):
     check_resumes(training(SOURCES[source], arguments, wrap=pipelined()))
 
 
+@pytest.mark.usefixtures("forked_replicas")
 def test_a_process_can_be_stopped_and_continued_from_anywhere():
     # Its states hold all there is: taking turns continues from them in the same way.
     places = itertools.chain(["process"], ["cpu"] * 4, ["process"], itertools.repeat("cpu"))
@@ -336,6 +340,7 @@ def test_a_model_that_cannot_be_copied_is_refused():
         list(scored)
 
 
+@pytest.mark.usefixtures("forked_replicas")
 def test_closing_in_the_middle_of_an_epoch_ends_it_with_an_error():
     scored = Pipelined(numbered(torch.arange(24.0), 4), nn.Linear(1, 1), losses=stated, depth=2)
     batches = iter(scored)
@@ -388,6 +393,7 @@ def squares(model, batch):
     return batch["x"].double().square().flatten(1).sum(1).float() + torch.from_numpy(batch["array"])
 
 
+@pytest.mark.usefixtures("forked_replicas")
 def test_batches_of_all_kinds_and_lengths_are_scored_in_the_process():
     model = nn.Linear(1, 1)
     lengths = [3, 50, 4000, 1, 90_000, 7]

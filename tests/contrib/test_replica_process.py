@@ -80,6 +80,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.usefixtures("forked_replicas")
 @pytest.mark.sampled(2)
 @linux
 @pytest.mark.parametrize(("losses", "message"), FAILURES.values(), ids=FAILURES)
@@ -98,6 +99,7 @@ def test_what_goes_wrong_in_the_replica_is_reported_with_its_own_traceback(losse
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.usefixtures("forked_replicas")
 @linux
 def test_a_killed_replica_is_an_error_and_the_next_epoch_has_a_new_one():
     scored = Pipelined(numbered(torch.arange(24.0), 4), Steps(), losses=steps_made)

@@ -1,9 +1,8 @@
 """A table remembers each example: in memory, in a file, and after a crash."""
 
+import contextlib
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 from siftback.errors import ConfigError, StateError
 from siftback.tables.score_table import ScoreTable
+from started import started
 
 HEADER = 4096  # bytes before the first row of a file
 NAN, INF = torch.nan, torch.inf
@@ -193,31 +193,30 @@ def test_a_file_of_another_number_of_columns_is_refused(written, columns):
         ScoreTable(40, 2, path=path)
 
 
-WRITER = """
-import sys, torch
-from siftback.tables.score_table import ScoreTable
-rows, epoch = 20_000, int(sys.argv[2])
-table = ScoreTable(rows, path=sys.argv[1])
-generator = torch.Generator().manual_seed(epoch)
-while True:
-    epoch += 1
-    for indices in torch.randperm(rows, generator=generator).split(2_000):
-        table.record(indices, (epoch % 64) * 2.0**15 + indices)
-    print(epoch, flush=True)
-"""
+def write_epochs(path, epoch, done):
+    rows = 20_000
+    table = ScoreTable(rows, path=path)
+    generator = torch.Generator().manual_seed(epoch)
+    while True:
+        epoch += 1
+        for indices in torch.randperm(rows, generator=generator).split(2_000):
+            table.record(indices, (epoch % 64) * 2.0**15 + indices)
+        done.send(epoch)
 
 
 def test_a_process_that_is_killed_leaves_whole_rows(tmp_path):
     path, epoch = tmp_path / "scores.table", 0
     for rounds in (1, 2, 5):
-        writing = [sys.executable, "-c", WRITER, str(path), str(epoch)]
-        with subprocess.Popen(writing, stdout=subprocess.PIPE, text=True) as process:
+        with started(write_epochs, path, epoch) as (process, done):
             for _ in range(rounds):
-                epoch = int(process.stdout.readline())
-            os.kill(process.pid, signal.SIGKILL)
-            printed = process.stdout.read().split()
-        assert process.returncode == -signal.SIGKILL
-        last = int(printed[-1]) if printed else epoch
+                epoch = done.recv()
+            process.kill()
+            process.join()
+            last = epoch
+            with contextlib.suppress(EOFError):
+                while True:
+                    last = done.recv()
+        assert process.exitcode == -signal.SIGKILL
         scores = ScoreTable(path=path).scores()
         written = ((scores - torch.arange(20_000)) / 2.0**15).long()  # the epoch, modulo 64
         same(scores, written * 2.0**15 + torch.arange(20_000))

@@ -1,10 +1,7 @@
 """States of a table in a file, which hold no values: gone back to from any later time."""
 
-import os
 import random
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from siftback import Epochs, Memory, SelectiveLoader
 from siftback.errors import StateError
 from siftback.tables.score_table import ScoreTable
+from started import started
 
 ROWS = 50
 
@@ -175,37 +173,32 @@ def test_a_loader_goes_on_within_an_epoch_though_the_file_went_on(tmp_path):
         same(again.memory.values, values)
 
 
-TRAINING = """
-import sys, torch
-from pathlib import Path
-from siftback.tables.score_table import ScoreTable
-rows, folder = 3_000, Path(sys.argv[1])
-table = ScoreTable(rows, path=folder / "scores.table")
-state = torch.load(folder / "state.pt") if (folder / "state.pt").exists() else None
-step = 0
-if state is not None:
-    table.load_state_dict(state["table"])
-    step = state["step"]
-while True:
-    if step % 7 == 0:
-        torch.save({"table": table.state_dict(), "step": step}, folder / "new")
-        (folder / "new").rename(folder / "state.pt")
-        print(step, flush=True)
-    generator = torch.Generator().manual_seed(step)
-    indices = torch.randperm(rows, generator=generator)[:200]
-    table.record(indices, step + indices / rows)
-    step += 1
-"""
+def record_steps(folder, done):
+    rows, step = 3_000, 0
+    table = ScoreTable(rows, path=folder / "scores.table")
+    if (folder / "state.pt").exists():
+        state = torch.load(folder / "state.pt")
+        table.load_state_dict(state["table"])
+        step = state["step"]
+    while True:
+        if step % 7 == 0:
+            torch.save({"table": table.state_dict(), "step": step}, folder / "new")
+            (folder / "new").rename(folder / "state.pt")
+            done.send(step)
+        generator = torch.Generator().manual_seed(step)
+        indices = torch.randperm(rows, generator=generator)[:200]
+        table.record(indices, step + indices / rows)
+        step += 1
 
 
 def test_a_process_that_is_killed_goes_on_from_its_last_state(tmp_path):
     for lines in (30, 2):
-        command = [sys.executable, "-c", TRAINING, str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with started(record_steps, tmp_path) as (process, done):
             for _ in range(lines):
-                assert process.stdout.readline()
-            os.kill(process.pid, signal.SIGKILL)
-        assert process.returncode == -signal.SIGKILL
+                done.recv()
+            process.kill()
+            process.join()
+        assert process.exitcode == -signal.SIGKILL
     table, state = ScoreTable(path=tmp_path / "scores.table"), torch.load(tmp_path / "state.pt")
     table.load_state_dict(state["table"])
     expected = torch.full((3_000,), torch.nan)

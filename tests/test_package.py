@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -132,22 +133,23 @@ def test_files_are_named_after_a_noun(path):
     assert path.stem not in {"utils", "helpers", "misc", "common", "manager", "handler"}
 
 
-def modules_after(statement):
-    printing = f"{statement}\nimport sys\nprint(*sys.modules)"
+def rooms_after(*statements):
+    """The rooms whose modules each statement imported, in turn."""
+    printing = "".join(f"{line}\nprint(*sys.modules)\n" for line in ("import sys", *statements))
     done = subprocess.run(
         [sys.executable, "-c", printing], capture_output=True, text=True, check=True
     )
-    return {room_of(name) for name in done.stdout.split()}
+    modules = [set(line.split()) for line in done.stdout.splitlines()]
+    return [set(map(room_of, after - before)) for before, after in pairwise(modules)]
 
 
-def test_importing_pulls_in_nothing_beyond_torch_and_numpy():
-    beyond = modules_after("import siftback") - modules_after("import torch, numpy.random")
-    assert beyond - sys.stdlib_module_names == {"siftback"}
-
-
-def test_importing_waits_for_torch_until_a_name_is_used():
-    assert "torch" not in modules_after("import siftback")
-    assert "torch" in modules_after("from siftback import Memory")
+def test_importing_waits_for_torch_and_pulls_in_nothing_beyond_it_and_numpy():
+    at_once, of_torch, when_used = rooms_after(
+        "import siftback", "import torch, numpy.random", "from siftback import Memory"
+    )
+    assert at_once - sys.stdlib_module_names == {"siftback"}
+    assert "torch" in of_torch
+    assert when_used - sys.stdlib_module_names <= {"siftback", "torch", "numpy"}
 
 
 def test_the_public_list_is_whole():

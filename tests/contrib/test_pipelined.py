@@ -393,7 +393,6 @@ def squares(model, batch):
     return batch["x"].double().square().flatten(1).sum(1).float() + torch.from_numpy(batch["array"])
 
 
-@pytest.mark.usefixtures("forked_replicas")
 def test_batches_of_all_kinds_and_lengths_are_scored_in_the_process():
     model = nn.Linear(1, 1)
     lengths = [3, 50, 4000, 1, 90_000, 7]

@@ -7,7 +7,16 @@ import torch
 
 pytest.importorskip("transformers")
 
-from hugging_face_models import BASIC, TINY, padded, same, selection, trainer, weights_of
+from hugging_face_models import (
+    BASIC,
+    TINY,
+    lookup_model,
+    padded,
+    same,
+    selection,
+    trainer,
+    weights_of,
+)
 from test_huggingface_single_pass import BranchingForSequenceClassification
 
 import transformers
@@ -24,9 +33,9 @@ def cross_entropy(outputs, labels, num_items_in_batch=None):
     return torch.nn.functional.cross_entropy(outputs.logits, labels)
 
 
-def trained(folder, method, resume=None, *, compute_loss_func=None, **settings):
+def trained(folder, method, resume=None, *, kind="classifier", compute_loss_func=None, **settings):
     torch.manual_seed(0)
-    ours = trainer(folder, "classifier", selection=selection(method), **settings)
+    ours = trainer(folder, kind, selection=selection(method), **settings)
     assert ours.method == method
     ours.data_collator = partial(padded, longest=12)
     ours.compute_loss_func = compute_loss_func
@@ -34,10 +43,14 @@ def trained(folder, method, resume=None, *, compute_loss_func=None, **settings):
     return ours
 
 
+def lookup_trained(folder, method, resume=None, **settings):
+    return trained(folder, method, resume, kind="language model", model=lookup_model(), **settings)
+
+
 def test_a_training_is_that_of_the_method_it_took(tmp_path):
-    auto = trained(tmp_path / "auto", "auto")
+    auto = lookup_trained(tmp_path / "auto", "auto")
     assert auto.method in ("two_pass", "single_pass")
-    given = trained(tmp_path / "given", auto.method)
+    given = lookup_trained(tmp_path / "given", auto.method)
     assert same(weights_of(auto), weights_of(given))
     assert auto.stats.kept == given.stats.kept > 0
 
@@ -52,7 +65,8 @@ def test_two_passes_are_taken_where_a_single_one_cannot_be_had(tmp_path):
 
 def test_a_resumed_training_goes_on_with_the_method_of_its_checkpoint(tmp_path):
     saving = {**BASIC, "save_strategy": "steps", "save_steps": 5}
-    whole = trained(tmp_path, "single_pass", **saving)
-    again = trained(tmp_path, "auto", str(tmp_path / "checkpoint-5"), **saving)
+    whole = lookup_trained(tmp_path, "single_pass", **saving)
+    again = lookup_trained(tmp_path, "auto", str(tmp_path / "checkpoint-5"), **saving)
     assert again.method == "single_pass"
     assert same(weights_of(again), weights_of(whole))
+    assert again.stats.backwards == whole.stats.backwards > 0

@@ -12,11 +12,9 @@ from hugging_face_models import (
     Lengths,
     Plain,
     padded,
-    same,
     selection,
     sentences,
     trainer,
-    weights_of,
 )
 
 import transformers
@@ -31,7 +29,7 @@ def _quiet(caplog):
 
 
 @pytest.mark.slow
-def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
+def test_a_single_pass_is_the_mean_of_the_kept_rows(tmp_path):
     settings = {
         "gradient_accumulation_steps": 2,
         "max_grad_norm": 0.0,
@@ -41,16 +39,13 @@ def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
         "eval_steps": 2,
     }
 
-    def fresh():
-        return trainer(
-            tmp_path,
-            "language model",
-            32,
-            selection={"method": "single_pass", "selector": TopK(keep=1 / 2)},
-            **settings | {"save_strategy": "steps", "save_steps": 3},
-        )
-
-    ours = fresh()
+    ours = trainer(
+        tmp_path,
+        "language model",
+        32,
+        selection={"method": "single_pass", "selector": TopK(keep=1 / 2)},
+        **settings,
+    )
     expected = copy.deepcopy(ours.model)
     ours.train()
     means = []
@@ -69,11 +64,6 @@ def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
     assert Lengths(ours) == Lengths(plain)
     within = [entry["eval_loss"] for entry in ours.state.log_history if "eval_loss" in entry]
     assert ours.evaluate()["eval_loss"] == within[-1]
-
-    again = fresh()
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert same(weights_of(again), weights_of(ours))
-    assert again.stats.backwards == ours.stats.backwards
 
 
 def test_a_single_pass_is_computed_and_checked_in_the_precision_of_training(tmp_path):

@@ -1,16 +1,62 @@
-"""The scripts of several test files, one after the other in the same processes.
+"""The scripts of several test files, one after the other in processes of one training.
 
-Run by ``torchrun`` with a folder to save to, and the scripts' paths from here without the ending.
-Processes take longer to start than each of them takes.
+Run with the number of processes, a folder to save to, and the scripts' paths from here without the
+ending. The processes are forked where ``torchrun`` would start them, from one that has imported the
+scripts, as importing takes longer than most of them take; and have the environment of ``torchrun``.
 """
 
 import importlib
+import os
 import sys
+from multiprocessing import connection, get_context
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401, which wrappers of models would import in each process
+from torch.distributed import TCPStore
+
+
+def run(rank, processes, ports, scripts, out):
+    """Runs the scripts as one of so many processes."""
+    names = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+    }
+    names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports.get()}
+    names |= {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": 0}
+    names |= {"TORCHELASTIC_USE_AGENT_STORE": True}
+    os.environ.update({name: str(value) for name, value in names.items()})
+    for script in scripts:
+        script.main(out / script.__name__)
+
+
+def main(processes, out, paths):
+    scripts = []
+    for path in paths:
+        sys.path.insert(0, str(Path(__file__).parent / path.parent))
+        scripts.append(importlib.import_module(path.name))
+        (out / path.name).mkdir(exist_ok=True)
+    forking = get_context("fork")
+    ports = forking.SimpleQueue()
+    ranks = [
+        forking.Process(target=run, args=(rank, processes, ports, scripts, out))
+        for rank in range(processes)
+    ]
+    for rank in ranks:
+        rank.start()
+    # Only now, as nothing is forked beside the threads of a store.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for _ in ranks:
+        ports.put(store.port)
+    waiting = {rank.sentinel: rank for rank in ranks}
+    while waiting:
+        for ended in connection.wait(list(waiting)):
+            if waiting.pop(ended).exitcode:
+                for rank in ranks:
+                    rank.kill()
+                sys.exit(1)
+
+
 if __name__ == "__main__":
-    for script in map(Path, sys.argv[2:]):
-        sys.path.insert(0, str(Path(__file__).parent / script.parent))
-        out = Path(sys.argv[1], script.name)
-        out.mkdir(exist_ok=True)
-        importlib.import_module(script.name).main(out)
+    main(int(sys.argv[1]), Path(sys.argv[2]), [Path(path) for path in sys.argv[3:]])

@@ -130,7 +130,10 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def forked_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forks the processes of replicas, which serve alike but would import PyTorch for seconds."""
+    """Forks the processes of replicas, which serve alike but would import PyTorch for seconds.
+
+    Not for batches of a size that PyTorch divides among threads, which a fork does not have.
+    """
     if sys.platform == "linux":
         forking = multiprocessing.get_context("fork")
         monkeypatch.setattr("torch.multiprocessing.get_context", lambda _=None: forking)
@@ -173,12 +176,9 @@ def found_in(filled_once: Callable[..., Path]) -> Callable[[str, int], list[Any]
     from torchrun import run_by_ranks
 
     def found(script: str, processes: int) -> list[Any]:
-        every = Path(__file__).with_name("all_ranks.py")
         out = filled_once(
             f"{processes}-processes",
-            lambda out: run_by_ranks(
-                every, out, *RANKS[processes], processes=processes, timeout=360
-            ),
+            lambda out: run_by_ranks(out, *RANKS[processes], processes=processes, timeout=360),
         )
         return [torch.load(out / script / f"{rank}.pt") for rank in range(processes)]
 

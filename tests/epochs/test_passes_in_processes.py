@@ -1,12 +1,10 @@
 """Two real processes under ``torchrun`` share passes over the data, within and over epochs."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from passes_ranks import COUNT, EPOCHS, RULES, SIZE, losses_of
 
-from torchrun import found_by_ranks
+from torchrun import found_by_torchrun
 
 pytestmark = [
     pytest.mark.distributed,
@@ -14,12 +12,10 @@ pytestmark = [
     pytest.mark.parametrize("workers", [0, 2]),
 ]
 
-SCRIPT = Path(__file__).parent / "passes_ranks.py"
-
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return found_by_ranks(SCRIPT, tmp_path_factory.mktemp("passes"), timeout=300)
+    return found_by_torchrun("epochs/passes_ranks", tmp_path_factory.mktemp("passes"), timeout=300)
 
 
 def test_processes_make_equal_steps_of_one_draw_and_remember_the_same(ranks, name, workers):

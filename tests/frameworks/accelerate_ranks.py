@@ -1,4 +1,4 @@
-"""A process of two, for `test_accelerate`: ``torchrun ... this OUT``."""
+"""A process of two, for `test_accelerate`: `main`, or ``torchrun ... this OUT``."""
 
 import faulthandler
 import sys
@@ -96,6 +96,7 @@ def refused(accelerator, **arguments):
 
 
 def main(out):
+    faulthandler.dump_traceback_later(100, exit=True)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     rank = accelerator.process_index
     found = {"world": accelerator.num_processes, "kind": accelerator.distributed_type.value}
@@ -127,5 +128,4 @@ def main(out):
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(100, exit=True)
     main(Path(sys.argv[1]))

@@ -1,13 +1,20 @@
 """One of two processes that train with selection; saves what it did for the tests to look at.
 
-Run by ``torchrun`` with a folder to save to.
+`main`, or ``torchrun ... this OUT``.
 """
 
 import sys
 from pathlib import Path
 
 import torch
-from hugging_face_models import RESUMES_PROCESSES, Plain, Selective, trainer, weights_of
+from hugging_face_models import (
+    RESUMES_PROCESSES,
+    Plain,
+    Selective,
+    lookup_model,
+    trainer,
+    weights_of,
+)
 
 from siftback import Epochs, Memory, Uniform
 
@@ -48,6 +55,7 @@ def trained(folder, method, resume=None, of=Selective, **settings):
         "language model",
         COUNT,
         of=of,
+        model=lookup_model() if method == "single_pass" else None,  # as it is traced
         selection=selection(method),
         **(LONG | {"save_strategy": "steps", "save_steps": STOP} | settings),
     )

@@ -1,4 +1,4 @@
-"""A process of two, for `test_keras_processes`: ``torchrun ... this OUT``."""
+"""A process of two, for `test_keras_processes`: `main`, or ``torchrun ... this OUT``."""
 
 import copy
 import datetime
@@ -106,7 +106,7 @@ def refusals():
     return said
 
 
-if __name__ == "__main__":
+def main(out):
     faulthandler.dump_traceback_later(150, exit=True)
     distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     found = {method: train(method) for method in METHODS}
@@ -116,5 +116,9 @@ if __name__ == "__main__":
         found[f"{method} resumed"] = {**resumed, "before": saved["before"]}
     found["normalised"] = train("in_batch", norm=keras.layers.BatchNormalization, epochs=1)
     found["refused"] = refusals()
-    torch.save(found, Path(sys.argv[1]) / f"{distributed.get_rank()}.pt")
+    torch.save(found, out / f"{distributed.get_rank()}.pt")
     distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

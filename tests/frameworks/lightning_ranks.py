@@ -1,6 +1,6 @@
 """Small Lightning modules and trainings, and what one of several processes does with them.
 
-For `test_lightning_processes`: ``torchrun ... this OUT``.
+For `test_lightning_processes`: `main`, or ``torchrun ... this OUT``.
 """
 
 import faulthandler
@@ -226,9 +226,12 @@ def in_fabric():
     return {"steps": steps, "weights": net.net.weight.detach().clone(), "refused": refused}
 
 
-if __name__ == "__main__":
+def main(folder):
     faulthandler.dump_traceback_later(100, exit=True)
     warnings.filterwarnings("ignore")
-    folder = Path(sys.argv[1])
     found = {"fabric": in_fabric(), **on_ranks(folder), "single pass": single_pass()}
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

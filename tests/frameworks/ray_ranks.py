@@ -1,4 +1,4 @@
-"""A process of two, for `test_ray`: ``torchrun ... this OUT``."""
+"""A process of two, for `test_ray`: `main`, or ``torchrun ... this OUT``."""
 
 import os
 import sys
@@ -30,8 +30,12 @@ class RecordedReads(Dataset):
         return self.inputs[index], self.labels[index]
 
 
-if __name__ == "__main__":
+def main(out):
     data = RecordedReads()
     result = trainer(data, EPOCHS, workers=0).fit()
-    path = Path(sys.argv[1], f"{os.environ['RANK']}.pt")  # as Ray has ended the process group
+    path = out / f"{os.environ['RANK']}.pt"  # as Ray has ended the process group
     torch.save({"reads": data.reads, **result.metrics}, path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

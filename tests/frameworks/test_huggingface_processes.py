@@ -1,6 +1,4 @@
-"""Selection in Hugging Face's Trainer in two real processes, under ``torchrun``."""
-
-from pathlib import Path
+"""Selection in Hugging Face's Trainer in two real processes."""
 
 import pytest
 import torch
@@ -11,8 +9,9 @@ pytest.importorskip("transformers")
 
 from hugging_face_models import (
     RESUMES_PROCESSES,
+    LookupForCausalLM,
     Plain,
-    language_model,
+    lookup_model,
     padded,
     same,
     sentences,
@@ -20,11 +19,9 @@ from hugging_face_models import (
     weights_of,
 )
 
-import transformers
 from siftback import sequence_losses
 
 pytestmark = pytest.mark.distributed
-RANKS = Path(__file__).with_name("huggingface_ranks.py")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +33,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(folder):
     """The notes of both processes, by rank."""
-    return found_by_ranks(RANKS, folder, timeout=500)
+    return found_by_ranks("frameworks/huggingface_ranks", folder, timeout=500)
 
 
 def test_two_processes_keep_rows_of_their_own_and_make_one_step(ranks, tmp_path):
@@ -115,7 +112,7 @@ def test_a_single_pass_in_two_processes_is_the_mean_of_their_kept_rows(ranks):
     assert [rank["stats"] for rank in found] == [(56, 28)] * 2
 
     # The gradient of the first step: two batches in each process.
-    data, model = sentences(75, "language model"), language_model()
+    data, model = sentences(75, "language model"), lookup_model()
     for rank, trained in zip(found, (one, other), strict=True):
         for rows, batch in zip(rank["kept"][:2], trained["batches"], strict=False):
             losses = sequence_losses(model, padded([data[batch[row]] for row in rows]))
@@ -129,8 +126,8 @@ def test_a_single_pass_in_two_processes_evaluates_and_saves_the_model_itself(ran
     for rank in ranks:
         ours, plain = rank["single_pass"]["evaluated"]
         assert ours == plain
-    saved, report = transformers.LlamaForCausalLM.from_pretrained(
-        folder / "single_pass" / "checkpoint-4", output_loading_info=True
+    saved, report = LookupForCausalLM.from_pretrained(
+        folder / "huggingface_ranks" / "single_pass" / "checkpoint-4", output_loading_info=True
     )
     assert not any(report.values())
     assert same(list(saved.parameters()), ranks[0]["single_pass"]["whole"]["weights"])

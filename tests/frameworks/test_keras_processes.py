@@ -1,7 +1,5 @@
 """A Keras model in two processes: within ``DistributedDataParallel``, in a loop of one's own."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -9,12 +7,10 @@ from torchrun import found_by_ranks
 
 pytest.importorskip("keras", reason="needs pip install siftback[keras]")
 
-SCRIPT = Path(__file__).with_name("keras_ranks.py")
-
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return found_by_ranks(SCRIPT, tmp_path_factory.mktemp("ranks"), timeout=200)
+    return found_by_ranks("frameworks/keras_ranks", tmp_path_factory.mktemp("ranks"), timeout=200)
 
 
 def by_pass(found, sizes):

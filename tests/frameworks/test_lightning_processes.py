@@ -1,7 +1,5 @@
 """Selection in two processes of Lightning, and in `Fabric`."""
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
@@ -26,8 +24,8 @@ def ranks(tmp_path_factory):
     """The folder of the checkpoints, and the notes of both processes, by rank."""
     pytest.importorskip("torchdata")
     out = tmp_path_factory.mktemp("ranks")
-    script = Path(__file__).with_name("lightning_ranks.py")
-    return out, found_by_ranks(script, out, timeout=180)
+    found = found_by_ranks("frameworks/lightning_ranks", out, timeout=180)
+    return out / "lightning_ranks", found
 
 
 def assert_shared(one, other, sizes):

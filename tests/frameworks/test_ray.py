@@ -12,9 +12,8 @@ COUNT, EPOCHS, BATCH = 250, 3, 32
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs pip install ray[train]")
-def test_two_workers_take_equal_steps_on_examples_of_their_own(tmp_path, pytestconfig):
-    script = pytestconfig.rootpath / "tests" / "frameworks" / "ray_ranks.py"
-    workers = found_by_ranks(script, tmp_path, timeout=150)
+def test_two_workers_take_equal_steps_on_examples_of_their_own(tmp_path):
+    workers = found_by_ranks("frameworks/ray_ranks", tmp_path, timeout=150)
     share = COUNT // 2
     steps = -(-share // BATCH)
     assert [worker["steps"] for worker in workers] == [EPOCHS * steps] * 2

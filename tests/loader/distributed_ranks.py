@@ -1,4 +1,4 @@
-"""A process of several, for `test_distributed`: ``torchrun ... this OUT``."""
+"""A process of several, for `test_distributed`: `main`, or ``torchrun ... this OUT``."""
 
 import faulthandler
 import os

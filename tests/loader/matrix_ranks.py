@@ -1,4 +1,4 @@
-"""A process of several, for `test_matrix`: ``torchrun ... this OUT``."""
+"""A process of several, for `test_matrix`: `main`, or ``torchrun ... this OUT``."""
 
 import faulthandler
 import io

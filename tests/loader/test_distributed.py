@@ -1,4 +1,4 @@
-"""Two real processes under ``torchrun``: one common draw, of which each has a share."""
+"""Two real processes: one common draw, of which each has a share."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Two processes that differ in one setting, case by case: ``torchrun ... this OUT``."""
+"""Two processes that differ in one setting, case by case: `main`, or ``torchrun ... this OUT``."""
 
 import faulthandler
 import os

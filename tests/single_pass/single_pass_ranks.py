@@ -1,4 +1,4 @@
-"""A process of several, for `test_processes`: ``torchrun ... this OUT``."""
+"""A process of several, for `test_processes`: `main`, or ``torchrun ... this OUT``."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Two real processes under ``torchrun``: gradients of kept rows, averaged."""
+"""Two real processes: gradients of kept rows, averaged."""
 
 import pytest
 import torch

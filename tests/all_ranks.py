@@ -11,8 +11,10 @@ import sys
 from multiprocessing import connection, get_context
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401, which wrappers of models would import in each process
+import torch.distributed.fsdp  # noqa: F401, which wrappers of models would import in each process
 from torch.distributed import TCPStore
+
+import siftback.single_pass.single_pass  # noqa: F401, with the compiler
 
 
 def run(rank, processes, ports, scripts, out):

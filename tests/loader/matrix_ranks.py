@@ -195,8 +195,8 @@ def of_few_kept(count):
     return refusal(training.train), len(training.steps)
 
 
-def single_pass(stop=None, saved=None):
-    """`SinglePass` within DistributedDataParallel; stopped, or gone on with."""
+def single_pass(saved=None):
+    """`SinglePass` within DistributedDataParallel, and its state at `STOP`, to go on from."""
     sift = siftback.SinglePass(network(), F.cross_entropy, keep=1 / 2)
     model = DistributedDataParallel(sift)
     model(*data()[:4]).backward()  # as above
@@ -210,15 +210,14 @@ def single_pass(stop=None, saved=None):
         for step, batch in enumerate(plain):
             if saved is not None and (epoch, step) < STOP:
                 continue
-            if (epoch, step) == stop:
+            if (epoch, step) == STOP:
                 torch.save(sift.state_dict(), state := io.BytesIO())
-                return state.getvalue()
             model(*batch).backward()
             optimizer.step()
             optimizer.zero_grad()
             steps.append((epoch, sift.selection.positions))
     weights = [weight.detach().clone() for weight in sift.parameters()]
-    return {"steps": steps, "weights": weights}
+    return {"steps": steps, "weights": weights, "state": state.getvalue()}
 
 
 def main(out):
@@ -245,7 +244,8 @@ def main(out):
     found["copied"] = refusal(sharded.train)
     found["early"] = [refusal(lambda one=one: next(iter(one))) for one in (early, *loaders)]
     if world > 2:  # of two: tests/single_pass
-        found["single pass"] = single_pass(), single_pass(saved=single_pass(STOP))
+        whole = single_pass()
+        found["single pass"] = whole, single_pass(whole["state"])
     torch.save(found, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()
 

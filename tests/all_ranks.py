@@ -54,6 +54,7 @@ def main(processes, out, paths):
     waiting = {rank.sentinel: rank for rank in ranks}
     while waiting:
         for ended in connection.wait(list(waiting)):
+            waiting[ended].join()  # as it may have closed its files, and have no exit code yet
             if waiting.pop(ended).exitcode:
                 for rank in ranks:
                     rank.kill()

@@ -19,7 +19,6 @@ from siftback.lab.settings import (
     DEFAULT_EPOCHS,
     DURATION_UNITS,
     LENGTHS,
-    OF_SELECTION,
     SETTINGS,
     TYPES,
     Settings,
@@ -65,7 +64,11 @@ PANELS = {
          "validation", "flip", "rare"),
     ),
     "How to train": (("epochs", "budget", "batch_size", "lr", "device"), ()),
-    "How to select": ((), OF_SELECTION),
+    "How to select": (
+        (),
+        ("warmup", "tail", "floor", "decay", "noise_guard", "history", "stale_every",
+         "score_models", "score_epochs"),
+    ),
     "Output": (
         ("out", "overwrite", "resume", "status", "json"),
         ("checkpoint_every", "checkpoints", "tensorboard", "evaluations", "evaluate_at", "observe",

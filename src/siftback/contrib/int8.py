@@ -30,6 +30,9 @@ from siftback.state import (
 
 Activations = Literal["dynamic", "static"]
 
+HAS_VNNI = torch.cpu._is_vnni_supported()
+"""Whether kernels multiply 8 bits by 8 bits without an intermediate sum in 16 bits."""
+
 
 class Int8(CopyScorer):
     """Scores a batch by the losses of a copy of the model in 8-bit integers, on the CPU.
@@ -153,7 +156,8 @@ class Int8Layer(nn.Module):
     scale and zero point for the whole tensor, so that 0 is exact:
     ``s = (hi - lo) / 255, z = round(-lo / s), q = clamp(round(x / s + z), 0, 255)`` with
     ``lo = min(x, 0), hi = max(x, 0)`` (Jacob et al. 2018, eq. 1). Products are summed in int32;
-    the output is float32.
+    the output is float32. On processors without VNNI inputs have 7 bits, every second of these
+    values, as their kernels add two products in 16 bits, which those of 8 bits exceed.
 
     Args:
         layer: An `nn.Linear` or `nn.Conv2d`; its bias is shared.
@@ -220,8 +224,8 @@ class Int8Layer(nn.Module):
             return F.conv2d(x.float(), self.weight, self.bias, *self.window)
         if self.static:
             self.range = span
-        step, zero = span
-        rounded = torch.mul(x.float(), 1 / step).add_(zero).round_().clamp_(0, 255)
+        step, zero, most = (*span, 255) if HAS_VNNI else (2 * span[0], span[1] // 2, 127)
+        rounded = torch.mul(x.float(), 1 / step).add_(zero).round_().clamp_(0, most)
         weights = (self.packed, self.scale, self.zeros, self.bias)
         onednn: Any = torch.ops.onednn
         quantised = rounded.to(torch.uint8)

@@ -22,10 +22,6 @@ from siftback.lab.records.run_summary import RECORDS, run_label
 TrainingPrecision = Literal["fp32", "bf16", "fp16"]
 
 LENGTHS = ("epochs", "budget", "cost_budget", "time_budget")
-OF_SELECTION = (
-    "warmup", "tail", "floor", "decay", "noise_guard", "history", "stale_every", "score_models",
-    "score_epochs",
-)  # fmt: skip
 DEFAULT_EPOCHS = 10.0  # where the command line gives no length
 EVALUATIONS = 10  # where the length is not given in epochs
 LARGEST_SEED = 2**32 - 1

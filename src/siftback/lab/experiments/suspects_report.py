@@ -19,7 +19,7 @@ from siftback.lab.records.columns import read_columns, write_columns
 from siftback.lab.records.formatting import NOT_REACHED, fact
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
-from siftback.lab.run.observer import SUSPECTS_SUFFIX
+from siftback.lab.run.train import SUSPECTS_SUFFIX
 
 WRITER = "siftback compare --strategies sb-memory-guarded"
 

@@ -1,18 +1,17 @@
-"""Looks at a model: whenever it is tested, for what is observed, and at the end for suspects."""
+"""Looks at a model whenever it is tested."""
 
 import copy
 import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import NoiseGuard
 from siftback.lab import forward
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.stream import Batch
@@ -20,11 +19,7 @@ from siftback.lab.records.columns import write_columns
 from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of
 from siftback.lab.settings import Settings
 
-if TYPE_CHECKING:
-    from siftback.lab.run.train import Training
-
 BATCHES = 8
-SUSPECTS_SUFFIX = ".suspects.parquet"
 
 
 class Observer:
@@ -171,37 +166,3 @@ def similarity(gradient: Tensor, whole: Tensor) -> tuple[float, float]:
     gradient, whole = gradient.double(), whole.double()
     cosine = F.cosine_similarity(gradient, whole, dim=0, eps=1e-30)
     return float(cosine), float((gradient.sign() == whole.sign()).double().mean())
-
-
-def write_suspect_table(path: Path, training: "Training", guard: NoiseGuard) -> None:
-    """Writes the training examples that seem mislabelled, by a run with a noise guard.
-
-    The table has one row per example, with its ``index`` in the training set, its ``label``, the
-    model's ``guess``, as ``score`` the loss that the guard saw last, whether it is a ``suspect``,
-    which may be held back, and a ``label_issue``, which is worth a look, the model's probabilities
-    ``p_0`` and on, and ``true_label`` where labels were flipped. The probabilities are those of the
-    trained model on images that are not augmented.
-
-    Args:
-        path: ``records/NAME.suspects.parquet``.
-        training: The run, at its end.
-        guard: Its noise guard.
-    """
-    data, stream = training.data, training.batches.stream
-    batches = stream.plain(stream.examples)
-    logits = forward.predictions(training.model, batches, training.settings)
-    probabilities = torch.cat([rows.softmax(1).cpu() for rows, _ in logits])
-    guard.grow(len(data.train_labels))
-    none = torch.zeros(len(data.train_labels), dtype=torch.bool)
-    columns = {
-        "index": torch.arange(len(data.train_labels)),
-        "label": data.train_labels,
-        "guess": probabilities.argmax(1),
-        "score": guard.losses,
-        "suspect": none.index_fill(0, guard.suspects, True),
-        "label_issue": none.index_fill(0, guard.label_issues, True),
-    }
-    if data.true_labels is not None:
-        columns["true_label"] = data.true_labels
-    columns |= {f"p_{number}": column for number, column in enumerate(probabilities.unbind(1))}
-    write_columns(path, columns, {"run": path.name.removesuffix(SUSPECTS_SUFFIX)})

@@ -3,25 +3,30 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from siftback import NoiseGuard
 from siftback.errors import ConfigError
 from siftback.lab import forward, rates
 from siftback.lab.data.data_set import COLOUR_RANGE, IGNORED, DataSet, Kind
 from siftback.lab.data.load import rare_classes
 from siftback.lab.length import Length, PhaseClock
+from siftback.lab.records.columns import write_columns
 from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.records.run_summary import Evaluation, MetricName, RunSummary
 from siftback.lab.run.checkpoints import Checkpoints
-from siftback.lab.run.observer import SUSPECTS_SUFFIX, Observer, write_suspect_table
+from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import LENGTHS, Run, Settings
 from siftback.lab.strategies.strategy import Job
 from siftback.lab.strategies.table import find_strategy
+
+SUSPECTS_SUFFIX = ".suspects.parquet"
 
 JUDGED_BY: dict[Kind, MetricName] = {"language": "loss", "pixels": "rmse"}
 """What runs are judged by, where it is not the error."""
@@ -376,3 +381,37 @@ def stages(
             yield training
     if not epochs or training.made > training.evaluated:
         yield training
+
+
+def write_suspect_table(path: Path, training: Training, guard: NoiseGuard) -> None:
+    """Writes the training examples that seem mislabelled, by a run with a noise guard.
+
+    The table has one row per example, with its ``index`` in the training set, its ``label``, the
+    model's ``guess``, as ``score`` the loss that the guard saw last, whether it is a ``suspect``,
+    which may be held back, and a ``label_issue``, which is worth a look, the model's probabilities
+    ``p_0`` and on, and ``true_label`` where labels were flipped. The probabilities are those of the
+    trained model on images that are not augmented.
+
+    Args:
+        path: ``records/NAME.suspects.parquet``.
+        training: The run, at its end.
+        guard: Its noise guard.
+    """
+    data, stream = training.data, training.batches.stream
+    batches = stream.plain(stream.examples)
+    logits = forward.predictions(training.model, batches, training.settings)
+    probabilities = torch.cat([rows.softmax(1).cpu() for rows, _ in logits])
+    guard.grow(len(data.train_labels))
+    none = torch.zeros(len(data.train_labels), dtype=torch.bool)
+    columns = {
+        "index": torch.arange(len(data.train_labels)),
+        "label": data.train_labels,
+        "guess": probabilities.argmax(1),
+        "score": guard.losses,
+        "suspect": none.index_fill(0, guard.suspects, True),
+        "label_issue": none.index_fill(0, guard.label_issues, True),
+    }
+    if data.true_labels is not None:
+        columns["true_label"] = data.true_labels
+    columns |= {f"p_{number}": column for number, column in enumerate(probabilities.unbind(1))}
+    write_columns(path, columns, {"run": path.name.removesuffix(SUSPECTS_SUFFIX)})

@@ -70,10 +70,14 @@ def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):
 
 
 def test_a_strategy_that_left_nothing_out_is_said_to(comparison, add_run):
-    add_run("traditional", 0, [(20, 2, 200, 10)])
-    add_run("sb", 0, [(20, 2, 200, 10)], keep=1.0)
-    (verdict,) = verdicts([comparison])
-    assert "; it left nothing out in so short a training" in verdict.sentence
+    for seed in (0, 1):
+        add_run("traditional", seed, [(20, 2, 200, 10)])
+        add_run("sb", seed, [(20, 2, 200, 10)], keep=0.5)
+        add_run("linupper", seed, [(20, 2, 200, 10)])  # which leaves nothing out by design
+    comparison.runs[:] = [replace(run, keep_measured=1.0) for run in comparison.runs]
+    told = {v.label: "it left nothing out in so short a training" in v.sentence
+            for v in verdicts([comparison])}  # fmt: skip
+    assert told == {"sb 0.5": True, "linupper": False}
 
 
 def test_numbers_for_a_script_are_those_of_the_verdict(filled):

@@ -109,7 +109,7 @@ class Verdict:
             text += self.certainty
         else:
             text += ", as there is no run of the same budget"
-        if self.kept == 1:
+        if self.kept == 1 > self.keep:
             text += "; it left nothing out in so short a training, or with these settings"
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."

@@ -166,8 +166,8 @@ LINES = {
     "compare --stale-every 2": "stale_every=2: plain training, Memory() would not go by it",
     "compare --score-models 3": "score_models=3: plain training, Memory() would not go by it",
     "compare --score-epochs 2": "score_epochs=2.0: plain training, Memory() would not go by it",
-    "train --strategy el2n --warmup 2e": "warmup=2.0e: pruning.prune(",
-    "train --strategy traditional --warmup 15%": "warmup=0.15: plain training would not go by it",
+    "train --strategy el2n --warmup 2e": "warmup=Epochs(2): pruning.prune(",
+    "train --strategy traditional --warmup 15%": "warmup=Share(0.15): plain training would",
     "train --strategy traditional --noise-guard": "noise_guard=True: plain training would not go",
     "sweep --grid floor=0.1,0.2 --strategies sb": "floor=0.2: SelectiveLoader(",
     # runs that could not be run, after others that could

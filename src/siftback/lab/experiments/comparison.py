@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from siftback import EpochRule, Memory, Percentile
+from siftback import EpochRule, Epochs, Memory, Percentile
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import KINDS, DataSet, TextData
 from siftback.lab.data.load import load
@@ -29,14 +29,7 @@ from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoi
 from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import TENSORBOARD, Reporter
 from siftback.lab.run.train import Training, train
-from siftback.lab.settings import (
-    OF_SELECTION,
-    Run,
-    Settings,
-    check_keep,
-    check_run_seed,
-    parse_numbers,
-)
+from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost
 from siftback.lab.strategies.strategy import OWN_SHARE, learns
 from siftback.lab.strategies.table import call_of, find_strategy, library_name, name_of_call
@@ -182,30 +175,31 @@ def check_settings_used(plan: Plan) -> None:
         ConfigError: If none of the plan's strategies goes by one that is not the default's. None of
             it, as no tail, is what a strategy without it has.
     """
-    runs, values = plan.runs(), plan.settings.recorded()
-    used = set().union(*(settings_used(run, plan.settings) for run in runs))
-    for name in OF_SELECTION:
-        if name not in used and values[name] not in (getattr(Settings, name), None, 0, "0%"):
+    runs = plan.runs()
+    used = [settings_used(run, plan.settings) for run in runs]
+    for name in used[0]:
+        value, default = getattr(plan.settings, name), getattr(Settings, name)
+        if value not in (default, 0, Epochs(0)) and not any(uses[name] for uses in used):
             names = listed(library_name(run.label) for run in runs if not run.matched_to)
-            raise ConfigError(f"{name}={values[name]}: {names} would not go by it; leave it out")
+            raise ConfigError(f"{name}={value}: {names} would not go by it; leave it out")
 
 
-def settings_used(run: Run, settings: Settings) -> set[str]:
-    """Returns the names of those of `OF_SELECTION` that a run goes by."""
+def settings_used(run: Run, settings: Settings) -> dict[str, bool]:
+    """Returns whether a run goes by each of the settings of selection, by name."""
     strategy = find_strategy(run.strategy)
     choice = strategy.choice(run.keep, settings)
-    used = {"warmup"} if choice or strategy.tokens else set()
-    if strategy.has_guard(settings):
-        used.add("noise_guard")
-    if strategy.prior:
-        used |= {"score_models", "score_epochs"}
-    if isinstance(choice, Percentile):
-        used.add("history")
-    if isinstance(choice, Memory):
-        used |= {"floor", "decay"}
-    if isinstance(choice, EpochRule):
-        used.add("stale_every" if choice.needs_passes else "tail")
-    return used
+    is_rule, is_memory = isinstance(choice, EpochRule), isinstance(choice, Memory)
+    return {
+        "warmup": bool(choice or strategy.tokens),
+        "tail": is_rule and not choice.needs_passes,
+        "floor": is_memory,
+        "decay": is_memory,
+        "noise_guard": strategy.has_guard(settings),
+        "history": isinstance(choice, Percentile),
+        "stale_every": is_rule and choice.needs_passes,
+        "score_models": bool(strategy.prior),
+        "score_epochs": bool(strategy.prior),
+    }
 
 
 def check_strategy(run: Run, settings: Settings) -> None:

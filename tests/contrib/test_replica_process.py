@@ -80,7 +80,6 @@ FAILURES = {
 }
 
 
-@pytest.mark.usefixtures("forked_replicas")
 @pytest.mark.sampled(2)
 @linux
 @pytest.mark.parametrize(("losses", "message"), FAILURES.values(), ids=FAILURES)

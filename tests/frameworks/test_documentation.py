@@ -51,7 +51,7 @@ EVIDENCE = {
         ],
         "what resumes": [
             "test_a_training_resumes_after_any_step_bit_for_bit",
-            "test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes",
+            "test_a_resumed_training_goes_on_with_the_method_of_its_checkpoint",
         ],
         "several processes": [
             "test_two_processes_keep_rows_of_their_own_and_make_one_step",

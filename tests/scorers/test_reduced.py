@@ -22,7 +22,7 @@ compiling = pytest.mark.filterwarnings("ignore:`torch.jit.script_method:Deprecat
     ("scorer", "least"),
     [
         (Reduced("bf16"), 0.99),
-        (Reduced("fp16"), 0.999),
+        (Reduced("fp16"), 0.998),  # 0.9982 on processors without 16-bit kernels
         (Int8(), 0.9),
         (Int8(activations="static"), 0.9),
     ],

@@ -126,12 +126,17 @@ EPOCHS, SHARE = 8.0, 0.03
 @pytest.mark.distributed
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
 def test_kills_change_nothing(
-    tmp_path: Path, asked: Callable[[str], int], count: Callable[[str], None]
+    tmp_path: Path,
+    asked: Callable[[str], int],
+    count: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kills = asked("kills")
     strategies = KILLED if kills >= 2 * len(KILLED) else KILLED[:3]
     most = max(1, 17 * len(strategies) // kills)  # checkpoints before a kill, about half of all
     processes = multiprocessing.get_context("forkserver")  # imports once, then starts at once
+    # Of Python 3.11 it has no other path, and fails to import without a word.
+    monkeypatch.setenv("PYTHONPATH", str(Path(runs_to_kill.__file__).parent))
     processes.set_forkserver_preload(
         ["runs_to_kill", "siftback.single_pass.single_pass", "sklearn.datasets"]
     )

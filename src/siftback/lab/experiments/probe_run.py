@@ -84,8 +84,8 @@ def probe_settings(
 def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
     """Returns the scorers beside the exact one, by the end of their strategy's name."""
     # In a training in bfloat16 the exact scores are of that type already.
-    names = ["bf16"] * (not forward.autocast_of(settings)) + ["int8", "small", "proxy"]
-    strategies = {name: STRATEGIES[f"sb-{name}"] for name in names}
+    half = () if forward.autocast_of(settings) else ("bf16",)
+    strategies = {name: STRATEGIES[f"sb-{name}"] for name in (*half, "int8", "small", "proxy")}
     return {
         name: strategy.scorer(settings, data, None)
         for name, strategy in strategies.items()

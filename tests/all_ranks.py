@@ -24,10 +24,12 @@ def run(rank, processes, ports, scripts, out):
         "LOCAL_RANK": rank,
         "WORLD_SIZE": processes,
         "LOCAL_WORLD_SIZE": processes,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": ports.get(),
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
     }
-    names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports.get()}
-    names |= {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": 0}
-    names |= {"TORCHELASTIC_USE_AGENT_STORE": True}
     os.environ.update({name: str(value) for name, value in names.items()})
     for script in scripts:
         script.main(out / script.__name__)
@@ -54,10 +56,11 @@ def main(processes, out, paths):
     waiting = {rank.sentinel: rank for rank in ranks}
     while waiting:
         for ended in connection.wait(list(waiting)):
-            waiting[ended].join()  # as it may have closed its files, and have no exit code yet
-            if waiting.pop(ended).exitcode:
-                for rank in ranks:
-                    rank.kill()
+            rank = waiting.pop(ended)
+            rank.join()  # as it may have closed its files, and have no exit code yet
+            if rank.exitcode:
+                for other in ranks:
+                    other.kill()
                 sys.exit(1)
 
 

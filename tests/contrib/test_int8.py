@@ -10,7 +10,7 @@ from torch import nn
 from pictures import CLASSES, CROSS_ENTROPY, batch, change, network, trained
 from siftback import Fresh
 from siftback.contrib import Int8
-from siftback.contrib.int8 import Int8Layer, has_kernel
+from siftback.contrib.int8 import HAS_VNNI, Int8Layer, has_kernel
 from siftback.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ def rounded_by_hand(x, weight):
     step = (max(float(x.max()), 0) - min(float(x.min()), 0)) / 255
     zero = round(-min(float(x.min()), 0) / step)
     most = 255
-    if not torch.cpu._is_vnni_supported():
+    if not HAS_VNNI:
         step, zero, most = 2 * step, zero // 2, 127
     inputs = ((x / step + zero).round().clamp(0, most) - zero) * step
     steps = [kernel.abs().max() / 127 for kernel in weight]

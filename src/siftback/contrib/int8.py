@@ -31,7 +31,7 @@ from siftback.state import (
 Activations = Literal["dynamic", "static"]
 
 HAS_VNNI = torch.cpu._is_vnni_supported()
-"""Whether kernels multiply 8 bits by 8 bits without an intermediate sum in 16 bits."""
+"""Whether the processor adds products of 8-bit integers in 32 bits, and not in 16."""
 
 
 class Int8(CopyScorer):

@@ -430,6 +430,7 @@ class LossRecorder(KerasWrapper):
                 "LossRecorder trains on batches that carry the indices of their examples: call "
                 "fit() with a SelectiveDataset, or train the wrapped model, recorder.model"
             )
+        assert self.progress.dataset
         indices, sample_weight = carried[INDEX].cpu(), carried.get(OWN)
         weights = self.progress.dataset.take_batch(indices, self.stats)
         factors = weights.to(carried[INDEX].device) if bool((weights != 1).any()) else None
@@ -438,6 +439,7 @@ class LossRecorder(KerasWrapper):
 
     def _record_losses(self, indices: Tensor, sample_weight: Any, y: Any, y_pred: Any) -> None:
         dataset = self.progress.dataset
+        assert dataset
         losses = self.losses_of(y, y_pred, sample_weight)
         if dataset.reweights:  # also in epochs whose weights are 1
             self._loss_of_each.check_weights()

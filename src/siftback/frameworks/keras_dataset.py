@@ -304,7 +304,7 @@ class Progress(keras.callbacks.Callback, Stateful):
         self._random: dict[str, Any] = {}  # to be restored before the next step
         self.is_training = False
         self.done = 0
-        self.dataset: Any = None
+        self.dataset: SelectiveDataset | None = None
         self.loaded: dict[str, Any] = {}
         self.step: tuple[Tensor | None, Callable[[Any, Any], None] | None] = None, None
 

@@ -224,9 +224,7 @@ def build(name: str, *, width: int | None = None, **sizes: Any) -> nn.Module:
     if spec.norm not in NORMS:
         raise ConfigError(f"norm={spec.norm!r} is not known: {one_of(spec.norm, NORMS)}")
     model = architecture.make(spec)
-    if spec.norm == "group" and not any(
-        isinstance(layer, nn.GroupNorm) for layer in model.modules()
-    ):
+    if spec.norm == "group" and nn.GroupNorm not in map(type, model.modules()):
         raise ConfigError(f"norm='group' with {name}, which has another or none: leave norm out")
     return model
 

@@ -146,6 +146,20 @@ def test_a_file_may_be_windows_of_byte_pairs(verses):
     assert torch.equal(data.test_inputs, split_windows(ids, 8)[0])
 
 
+def test_the_name_of_padding_in_a_text_is_no_padding(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIFTBACK_CACHE", str(tmp_path / "cache"))
+    text = "to be [PAD] or not [PAD] to be, "
+    (tmp_path / "text.txt").write_text(text * 40)
+    for tokens in ("characters", "bpe,vocabulary=300"):
+        data = load(f"text:{tmp_path / 'text.txt'},tokens={tokens}", max_tokens=8)
+        assert PAD not in data.train_inputs
+        assert PAD not in data.train_labels
+        decoded = Tokenizer.from_str(data.tokenizer).decode(data.train_inputs.flatten().tolist())
+        assert decoded == (text * 40)[: len(decoded)]
+    rows = reader.encode_rows(data.tokenizer, [text, "to be"], 40)
+    assert lengths_of(rows).tolist() == [(row.nonzero().max() + 1).item() for row in rows]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

@@ -139,8 +139,7 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
         )
         tensors = {"tokenizer": torch.frombuffer(bytearray(tokenizer.encode()), dtype=torch.uint8)}
         for split, text in (("train", train), ("test", test)):
-            ids = Tokenizer.from_str(tokenizer).encode(text).ids
-            tokens = torch.tensor(ids, dtype=torch.int32)
+            tokens = torch.tensor(reader_of(tokenizer).encode(text).ids, dtype=torch.int32)
             inputs, labels = split_windows(tokens, length)
             if not len(inputs):
                 raise ConfigError(
@@ -170,7 +169,6 @@ def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> 
         names: Names of the classes; empty for language.
     """
     tokenizer = bytes(tensors["tokenizer"].numpy()).decode()
-    share = tensors.get("tokens_per_character")
     order = lengths_of(tensors["test_inputs"]).argsort(stable=True)
     return TextData(
         name,
@@ -182,7 +180,7 @@ def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> 
         kind="texts" if names else "language",
         tokenizer=tokenizer,
         vocabulary=Tokenizer.from_str(tokenizer).get_vocab_size(),
-        tokens_per_character=None if share is None else float(share),
+        tokens_per_character=None if names else float(tensors["tokens_per_character"]),
     )
 
 
@@ -246,6 +244,17 @@ def character_tokenizer(text: str) -> str:
     return str(tokenizer.to_str())
 
 
+def reader_of(tokenizer: str) -> Tokenizer:
+    """Returns the tokenizer of a JSON; a text's own "[PAD]" is text to it, and not padding.
+
+    >>> len(reader_of(train_tokenizer(["[PAD] or not"], 257)).encode("[PAD]").ids)
+    6
+    """
+    reader = Tokenizer.from_str(tokenizer)
+    reader.encode_special_tokens = True
+    return reader
+
+
 def encode_rows(tokenizer: str, texts: Sequence[str], length: int) -> Tensor:
     """Encodes texts as rows of tokens, cut at a length and filled up: int32[N, length].
 
@@ -259,7 +268,7 @@ def encode_rows(tokenizer: str, texts: Sequence[str], length: int) -> Tensor:
             [2, 0, 0, 0],
             [5, 4, 1, 2]], dtype=torch.int32)
     """
-    reader = Tokenizer.from_str(tokenizer)
+    reader = reader_of(tokenizer)
     reader.enable_truncation(length)
     table = np.full((len(texts), length), PAD, np.int32)
     for start in range(0, len(texts), TOGETHER):

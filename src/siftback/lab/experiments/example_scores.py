@@ -344,8 +344,7 @@ def score_for_run(
         update: Called with the share of it that is done, where they are made now.
     """
     strategy = find_strategy(run.strategy)
-    name = strategy.score(run.keep)
-    if not name:
+    if not (name := strategy.score(run.keep)):
         return Scored(data, 0.0, 0.0)
     path = folder / SCORES_FOLDER / f"{name}-seed{run.seed}.parquet"
     if path.exists():
@@ -418,10 +417,9 @@ def score_to(out: Path, name: str, settings: Settings, seed: int, update: Update
     check_run_seed(seed)
     table = score_examples(name, settings, seed, update=update)
     table.write(out)
-    origin = table.origin
     return (
-        f"{out}: {name} of {len(table.labels)} examples by {len(origin['seeds'])} models, "
-        f"{origin['seconds']:.1f} s, {readable(origin['cost'])} forwards"
+        f"{out}: {name} of {len(table.labels)} examples by {len(table.origin['seeds'])} models, "
+        f"{table.origin['seconds']:.1f} s, {readable(table.origin['cost'])} forwards"
     )
 
 

@@ -517,7 +517,7 @@ def plan_table(plans: Mapping[Path, Plan]) -> Table:
 
 
 def _data(settings: Settings) -> str:
-    limited = f" ({settings.train_limit:,} images)" if settings.train_limit else ""
+    limited = f" ({settings.train_limit:,} examples)" if settings.train_limit else ""
     return f"{settings.data}{limited}"
 
 

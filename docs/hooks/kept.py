@@ -46,6 +46,7 @@ class Kept(NamedTuple):
     weights: Sequence[float] | None
 
 
+@cache
 def losses() -> Tensor:
     """float32[examples], ascending: log-normal, with a few high ones, as of a network half trained.
 

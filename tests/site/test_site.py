@@ -27,7 +27,7 @@ ADDRESS = "http://127.0.0.1/siftback/"
 WIDTHS = (1280, 390)
 KINDS_OF_PAGE = (
     *("", "which_method/", "questions/", "guides/plain_loop/", "methods/", "results/"),
-    *("api/rules/", "front_doors/"),
+    *("api/single_pass/", "front_doors/"),
 )
 TIMEOUT = 120_000  # milliseconds; a page is there in less than one second, if nothing else runs
 

@@ -93,7 +93,7 @@ FULL = (
     Sizes("resnet18", 64, 51_200, 1024),
     Sizes("gpt", 640, 4096, 64, classes=4096, length=256),
 )
-QUICK = (Sizes("resnet18", 4, 64, 16), Sizes("gpt", 32, 64, 16, classes=64, length=16))
+QUICK = (Sizes("fastcnn", 4, 64, 16), Sizes("gpt", 32, 64, 16, classes=64, length=16))
 
 
 class OnDevice(Dataset[Any]):

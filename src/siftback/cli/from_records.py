@@ -87,19 +87,19 @@ def results_command(
     from siftback.lab.report.results_page import write_page
     from siftback.lab.report.verdict import verdicts
 
-    comparisons = write_page(folder, out)
+    comparisons, ratios = write_page(folder, out)
     measurements, papers = (out.with_name(name) for name in ("measurements.md", "papers.md"))
     write_measurements(folder, measurements)
-    written = [out, measurements, *write_map(folder, out.with_name("map.md"))]
-    if write_parts(comparisons, folder, papers):
+    written = [out, measurements, *write_map(folder, out.with_name("map.md"), ratios)]
+    if write_parts(ratios, folder, papers):
         written.append(papers)
-    if into and not write_parts(comparisons, folder, into):
+    if into and not write_parts(ratios, folder, into):
         raise ConfigError(
             f"{into} has no marks: put <!-- budget ratios --> and <!-- end of budget ratios --> "
             "there, a line each"
         )
     if saving:
-        draw_saving(comparisons, saving)
+        draw_saving(ratios, saving)
     paths = [str(path) for path in (*written, into, saving) if path]
     if json:
         numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from siftback.errors import ConfigError
-from siftback.lab.figures.pays import experiments, method_ratios
 from siftback.lab.report.front import (
     BUDGET,
     describe_demo,
@@ -16,22 +15,16 @@ from siftback.lab.report.front import (
     find_saving,
     write_parts,
 )
-from siftback.lab.report.results_page import comparisons_of
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results"
-
-
-@pytest.fixture(scope="module")
-def recorded():
-    return comparisons_of(RESULTS)[0]
 
 
 def test_the_parts_of_the_readme_are_what_the_records_give(recorded, tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = tmp_path / "README.md"
     page.write_text(readme, encoding="utf-8")
-    names = write_parts(recorded, RESULTS, page)
+    names = write_parts(recorded.ratios, RESULTS, page)
     assert page.read_text(encoding="utf-8") == readme
     parts = {
         name: readme.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
@@ -45,20 +38,19 @@ def test_the_parts_of_the_readme_are_what_the_records_give(recorded, tmp_path):
 
 
 def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):
-    draw_saving(recorded, tmp_path / "again.svg")
+    draw_saving(recorded.ratios, tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_bytes() == (ROOT / "docs" / "saved.svg").read_bytes()
 
 
 def test_the_headline_is_the_budget_of_plain_training_over_the_method_s(recorded):
-    ratios = method_ratios(experiments(recorded))
-    shown = find_saving(ratios)
+    shown = find_saving(recorded.ratios)
     needed = shown.ratio.ratio.value * BUDGET
     plain = {
         budget: sum(ends.values()) / len(ends) for budget, ends in shown.experiment.curve.items()
     }
     assert plain[max(budget for budget in plain if budget < needed)] > shown.end
     assert plain[min(budget for budget in plain if budget > needed)] < shown.end
-    text = describe_saving(ratios)
+    text = describe_saving(recorded.ratios)
     assert (
         f"the test error is {shown.end:.2f} %, for which plain training needs {needed:.1f} " in text
     )
@@ -119,7 +111,7 @@ def test_what_a_step_costs_is_measured_alone_beside_workers_and_in_frameworks(tm
 def test_a_page_without_marks_stays_and_a_picture_is_a_picture(recorded, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("no marks", encoding="utf-8")
-    assert write_parts(recorded, tmp_path, page) == []
+    assert write_parts(recorded.ratios, tmp_path, page) == []
     assert page.read_text(encoding="utf-8") == "no marks"
     with pytest.raises(ConfigError, match=r"ends in \.png or \.svg"):
-        draw_saving(recorded, tmp_path / "saved.pdf")
+        draw_saving(recorded.ratios, tmp_path / "saved.pdf")

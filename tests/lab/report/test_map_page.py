@@ -1,8 +1,9 @@
 """The map's page has what is recorded, names the rest, and is what the records give."""
 
-import shutil
 from pathlib import Path
 
+from siftback.lab.figures.pays import experiments, method_ratios
+from siftback.lab.figures.reading import read
 from siftback.lab.recipes.recipe import Scale, find_recipe
 from siftback.lab.report.map_page import PICTURE, missing_of, write_map
 
@@ -10,10 +11,10 @@ ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results"
 
 
-def test_the_page_in_the_repository_is_what_its_records_give(tmp_path):
+def test_the_page_in_the_repository_is_what_its_records_give(recorded, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "results").symlink_to(RESULTS)
-    page, picture = write_map(tmp_path / "results", tmp_path / "docs" / "map.md")
+    page, picture = write_map(tmp_path / "results", tmp_path / "docs" / "map.md", recorded.ratios)
     for path in (page, picture):
         written = (ROOT / "docs" / path.name).read_text(encoding="utf-8")
         assert path.read_text(encoding="utf-8") == written, "make results writes it again"
@@ -22,7 +23,7 @@ def test_the_page_in_the_repository_is_what_its_records_give(tmp_path):
 
 def test_without_budget_ratios_it_says_what_is_missing(tmp_path):
     (tmp_path / "results").mkdir()
-    (page,) = write_map(tmp_path / "results", tmp_path / "map.md")
+    (page,) = write_map(tmp_path / "results", tmp_path / "map.md", [])
     text = page.read_text(encoding="utf-8")
     names = find_recipe("map").plans(Scale.FULL)
     assert f"0 of its {len(names)} comparisons are recorded in full, and 0 in part" in text
@@ -30,10 +31,11 @@ def test_without_budget_ratios_it_says_what_is_missing(tmp_path):
 
 
 def test_of_the_records_of_pays_alone_there_is_a_map_too(tmp_path):
-    shutil.copytree(RESULTS / "pays", tmp_path / "results" / "pays")
-    page, picture = write_map(tmp_path / "results", tmp_path / "map.md")
+    (tmp_path / "results").mkdir()
+    ratios = method_ratios(experiments(read([RESULTS / "pays"])[0]))
+    page, picture = write_map(tmp_path / "results", tmp_path / "map.md", ratios)
     text = page.read_text(encoding="utf-8")
     assert "cnn-8 on mnist" in text
     assert "One set in many forms" not in text
     assert picture.read_bytes().startswith(b"<?xml")
-    assert missing_of([]).startswith("0 of its ")
+    assert missing_of(find_recipe("map"), []).startswith("0 of its ")

@@ -3,7 +3,6 @@
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +12,9 @@ from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.frame import OUTCOMES, interval, judge, p_value
 from siftback.lab.report.numbers import numbers
 from siftback.lab.report.page import render_page
-from siftback.lab.report.results_page import comparisons_of, write_page
+from siftback.lab.report.results_page import write_page
 from siftback.lab.report.verdict import FALSE_DISCOVERIES, headline, remaining, verdicts
 from siftback.lab.strategies.table import library_name
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -179,8 +176,8 @@ def test_every_page_shows_the_word_of_the_same_rule(comparison, add_run, tmp_pat
         )
 
 
-def test_of_the_records_only_what_is_clear_of_zero_paid_or_is_worse():
-    found = verdicts(comparisons_of(ROOT / "results")[0])
+def test_of_the_records_only_what_is_clear_of_zero_paid_or_is_worse(recorded):
+    found = verdicts(recorded.comparisons)
     assert {verdict.outcome for verdict in found} == set(OUTCOMES)
     for verdict in found:
         low, high = verdict.interval or (-1.0, 1.0)

@@ -88,6 +88,8 @@ class MethodRatio(NamedTuple):
         epochs: Epochs of source examples that it went through, over the budget. They are what its
             ratio would be if what it left out had taught nothing.
         ratio: The ratio.
+        leaves_out: Whether it left anything out: in an epoch or less a rule does not. It is plain
+            training there, and a ratio the noise of a device that computes no step twice alike.
     """
 
     experiment: Experiment
@@ -96,6 +98,7 @@ class MethodRatio(NamedTuple):
     end: float
     epochs: float
     ratio: BudgetRatio
+    leaves_out: bool
 
     @property
     def outcome(self) -> Outcome:
@@ -127,17 +130,18 @@ def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
     """Returns the budget ratio of each method at each budget of each experiment."""
     ratios = []
     for experiment in experiments:
-        curve, runs = experiment.curve, experiment.runs
-        for label, ends in experiment.ends.items():
-            for budget, by_seed in ends.items():
+        curve = experiment.curve
+        for label, of_method in experiment.runs.groupby("label", sort=False):
+            for budget, runs in of_method.groupby("budget"):
+                by_seed = experiment.ends[label][budget]
                 seeds = set(by_seed).intersection(*curve.values())
                 if label == TRADITIONAL or not seeds:
                     continue
                 ratio = budget_ratio(curve, budget, by_seed)
-                same = (runs.label == label) & (runs.budget == budget) & runs.seed.isin(seeds)
-                epochs = fmean(runs.epochs[same]) / budget
+                epochs = fmean(runs.epochs[runs.seed.isin(seeds)]) / budget
                 end = fmean(by_seed[seed] for seed in sorted(seeds))
-                ratios.append(MethodRatio(experiment, label, budget, end, epochs, ratio))
+                less = bool((runs.keep_measured < 1).any())
+                ratios.append(MethodRatio(experiment, label, budget, end, epochs, ratio, less))
     return ratios
 
 
@@ -160,7 +164,13 @@ def ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     five budgets or more. See :mod:`siftback.lab.figures.budget_ratios` for the formula.
     """
     measured = experiments(comparisons)
-    methods = method_ratios(measured)
+    return ratio_findings(measured, method_ratios(measured))
+
+
+def ratio_findings(
+    measured: Sequence[Experiment], methods: Sequence[MethodRatio]
+) -> Iterator[Finding]:
+    """Yields what `ratios` gives, from experiments and the ratios of all methods in them."""
     for method in methods:
         ratio, metric = method.ratio.ratio, method.experiment.metric
         row = [
@@ -318,13 +328,8 @@ def ratios_on_the_map(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 def group_for_map(methods: Sequence[MethodRatio]) -> dict[str, list[MethodRatio]]:
     """Returns the ratios that the map may show, by the label of the method."""
-    cases = [
-        case
-        for case in methods
-        if case.budget in case.experiment.curve
-        and case.experiment.metric.name == "error"
-        and leaves_out(case)
-    ]
+    of_errors = [case for case in methods if case.experiment.metric.name == "error"]
+    cases = [case for case in of_errors if case.leaves_out and case.budget in case.experiment.curve]
     by_label: dict[str, list[MethodRatio]] = {}
     for case in cases:
         by_label.setdefault(case.label, []).append(case)
@@ -341,16 +346,6 @@ def map_findings(label: str, cases: Sequence[MethodRatio]) -> Iterator[Finding]:
         axes = {"examples": "training examples", "epochs": "budget, in epochs"}
         views = {name: [panel_of(label, sized, axis)] for name, axis in axes.items()}
         yield Finding(sentence_of(label, cases), views=views)
-
-
-def leaves_out(case: MethodRatio) -> bool:
-    """Whether a method left anything out: in an epoch or less a rule does not.
-
-    It is plain training there, and a ratio the noise of a device that computes no step twice alike.
-    """
-    runs = case.experiment.runs
-    shares = runs.keep_measured[(runs.label == case.label) & (runs.budget == case.budget)]
-    return bool((shares < 1).any())
 
 
 def panel_of(label: str, cases: Sequence[MethodRatio], y_label: str) -> Panel:
@@ -390,7 +385,7 @@ def default_ratios(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
 
     Of the latter those come first on which it is worse. Without those where nothing was left out.
     """
-    cases = [case for case in ratios_of_default(methods) if leaves_out(case)]
+    cases = [case for case in ratios_of_default(methods) if case.leaves_out]
 
     def position(case: MethodRatio) -> tuple[bool, int, tuple[int, float]]:
         if not case.ratio.flat:

@@ -7,7 +7,7 @@ from pathlib import Path
 from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES_FOLDER
 from siftback.lab.records import folder as files
-from siftback.lab.records.comparison_record import Comparison, parse_evaluations
+from siftback.lab.records.comparison_record import Comparison, evaluations_of
 from siftback.lab.records.observations import OBSERVED, damage
 from siftback.lab.records.run_summary import RunSummary, check_types
 
@@ -97,12 +97,14 @@ def _damage(folder: Path, run: RunSummary) -> str | None:
     """Returns the damage of a run's record, or None."""
     try:
         lines = files.record_lines(folder, run.record)
+        entries = []
         for number, line in enumerate(lines, start=1):
             try:
-                json.loads(line)["kind"]
+                entries.append(json.loads(line))
+                entries[-1]["kind"]
             except files.UNREADABLE:
                 return f"is damaged in line {number}"
-        evaluations = list(parse_evaluations(lines))
+        evaluations = list(evaluations_of(entries))
         for evaluation in evaluations:
             check_types(evaluation)
     except FileNotFoundError:

@@ -127,13 +127,17 @@ def threads_of(folder: Path) -> int | None:
 
 
 def parse_evaluations(lines: Iterable[str]) -> Iterator[Evaluation]:
-    """Yields the evaluations in one run's lines; a torn last line ends them."""
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            return
-        if entry.pop("kind") == "evaluation":
+    """Returns the evaluations in one run's lines; a torn last line ends them."""
+    entries: list[dict[str, Any]] = []
+    with suppress(json.JSONDecodeError):
+        entries.extend(map(json.loads, lines))  # all up to the torn one
+    return evaluations_of(entries)
+
+
+def evaluations_of(entries: Iterable[dict[str, Any]]) -> Iterator[Evaluation]:
+    """Yields the evaluations among the entries of one run's lines."""
+    for entry in entries:
+        if entry["kind"] == "evaluation":
             yield Evaluation(**known_fields(Evaluation, entry))
 
 

@@ -7,7 +7,7 @@ Verdicts, speed-ups, tables and figures are queries of the two, so that one defi
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from typing import Any, Literal, NamedTuple, get_args
@@ -34,8 +34,8 @@ LIKELY = 0.8
 # often come to the same number, and their standard deviation of zero is no evidence.
 ALIKE = 1e-9
 
-# The numbers that a run may lack.
-OPTIONAL = [field.name for field in fields(RunSummary) if field.default is None]
+# The numbers that a run or an evaluation may lack.
+OPTIONAL = [f.name for f in (*fields(RunSummary), *fields(Evaluation)) if f.default is None]
 
 Axis = Literal["seconds", "cost", "steps"]
 Outcome = Literal["paid", "likely better", "undecided", "likely worse", "worse"]
@@ -115,9 +115,7 @@ def read_runs(comparison: Comparison) -> pd.DataFrame:
         | {"matched_to": run.matched_to or "", "machine": comparison.machine_of(run)}
         for run in in_order(comparison.runs)
     ]
-    table = pd.DataFrame(rows, columns=[*RunSummary.__dataclass_fields__, *derived, "machine"])
-    # As objects, few labels are compared in less than half the time.
-    return table.astype(dict.fromkeys(OPTIONAL, float) | {"label": object, "machine": object})
+    return _table(rows, [*RunSummary.__dataclass_fields__, *derived, "machine"])
 
 
 @kept
@@ -144,8 +142,18 @@ def read_evaluations(comparison: Comparison) -> pd.DataFrame:
         for run in in_order(comparison.runs)
         for number, evaluation in enumerate(comparison.evaluations(run))
     ]
-    columns = [*Evaluation.__dataclass_fields__, *derived, "number", "judged"]
-    return pd.DataFrame(rows, columns=columns).astype({"agreement": float, "label": object})
+    return _table(rows, [*Evaluation.__dataclass_fields__, *derived, "number", "judged"])
+
+
+def _table(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> pd.DataFrame:
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in names}
+    for name, values in columns.items():
+        if name in OPTIONAL:
+            columns[name] = np.array(values, float)  # in which None is NaN
+        elif values and isinstance(values[0], str):
+            # As objects, few labels are compared in less than half the time.
+            columns[name] = pd.Series(values, dtype=object)
+    return pd.DataFrame(columns)
 
 
 def in_order(runs: Iterable[RunSummary]) -> list[RunSummary]:
@@ -311,8 +319,8 @@ def same_budget(runs: pd.DataFrame, label: str) -> str | None:
     came to ``stop_at`` or to the end of its time, and then counts for nothing; or, in a comparison
     by budget, plain training itself. None where none of them has the cost, to 2 %.
     """
-    run = runs[runs.label == label].iloc[0]
-    matched = run_label(MATCHED, run.keep_asked, run.strategy)
+    first = list(runs.label).index(label)
+    matched = run_label(MATCHED, runs.keep_asked.iloc[first], runs.strategy.iloc[first])
     for baseline, most in ((matched, math.inf), (TRADITIONAL, 1.02)):
         cost = mean_ratio(runs, baseline, label, "cost_forward_units")
         if cost is not None and 0.98 < cost < most:

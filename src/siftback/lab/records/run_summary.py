@@ -4,6 +4,7 @@ import math
 import re
 import types
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, Self, get_args, get_origin
 
 RECORDS = "records"
@@ -317,13 +318,15 @@ def check_types(record: Evaluation | RunSummary | ScoringCost) -> None:
         TypeError: If something is not.
     """
     for attribute in fields(record):
+        kind: Any = attribute.type
         value = getattr(record, attribute.name)
         inside = value.values() if isinstance(value, dict) else ()
-        whole = isinstance(value, _accepted(attribute.type))
+        whole = isinstance(value, _accepted(kind))
         if not whole or not all(isinstance(number, int | float) for number in inside):
             raise TypeError(f"{attribute.name} is {value!r}")
 
 
+@cache
 def _accepted(kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return str
@@ -332,7 +335,6 @@ def _accepted(kind: Any) -> Any:
     return kind | int if float in (kind, *get_args(kind)) else kind
 
 
-def known_fields(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
+def known_fields(kind: Any, entry: dict[str, Any]) -> dict[str, Any]:
     """The fields that this release knows; those of later ones are left aside."""
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in entry.items() if name in names}
+    return {name: value for name, value in entry.items() if name in kind.__dataclass_fields__}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +14,6 @@ from siftback.lab.figures import pays, styles
 from siftback.lab.figures.budget_ratios import Bounded
 from siftback.lab.figures.drawing import FORMATS, encode_canvas, format_tick
 from siftback.lab.papers import by_recipe
-from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown
@@ -37,14 +35,14 @@ DEMO, STEPS, GPU = (Path(f"benchmarks/{name}.json") for name in ("demo", "step",
 SIZE = (390 / 96, 3.2)
 
 
-def write_parts(comparisons: Sequence[Comparison], results: Path, page: Path) -> list[str]:
+def write_parts(ratios: Sequence[pays.MethodRatio], results: Path, page: Path) -> list[str]:
     """Writes the parts from the records that a page has marks for.
 
     The part ``headline`` stands between the lines ``<!-- headline -->`` and
     ``<!-- end of headline -->``, once each.
 
     Args:
-        comparisons: The records.
+        ratios: The budget ratios of the records.
         results: Their folder, which holds the benchmarks and the recipes' runs too.
         page: A Markdown file.
 
@@ -54,14 +52,13 @@ def write_parts(comparisons: Sequence[Comparison], results: Path, page: Path) ->
     Raises:
         ConfigError: If the records lack what a part says.
     """
-    ratios = cache(lambda: pays.method_ratios(pays.experiments(comparisons)))
     seconds = rows_of(results / BENCHMARKS, "Seconds of a step", "over plain")
     over_plain = {row["setting"]: row["measured"] for row in seconds}
     texts: dict[str, Callable[[], str]] = {
-        "headline": lambda: describe_saving(ratios()),
+        "headline": lambda: describe_saving(ratios),
         "demo": lambda: describe_demo(results / DEMO),
         "step cost": lambda: describe_step(results / STEPS, results / GPU),
-        "budget ratios": lambda: ratio_table(ratios(), over_plain),
+        "budget ratios": lambda: ratio_table(ratios, over_plain),
         "the papers' numbers": lambda: markdown(list(by_recipe(results))),
     }
     text, written = page.read_text(encoding="utf-8") if page.is_file() else "", []
@@ -233,11 +230,11 @@ def describe_step(host: Path, gpu: Path) -> str:
     )
 
 
-def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
+def draw_saving(ratios: Sequence[pays.MethodRatio], path: Path) -> None:
     """Draws the errors of plain training and `Memory()` by budget, and an arrow for what is saved.
 
     Args:
-        comparisons: The records.
+        ratios: Those of all methods.
         path: An SVG or PNG file.
 
     Raises:
@@ -246,7 +243,7 @@ def draw_saving(comparisons: Sequence[Comparison], path: Path) -> None:
     ending = path.suffix[1:]
     if ending not in FORMATS:
         raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
-    shown = find_saving(pays.method_ratios(pays.experiments(comparisons)))
+    shown = find_saving(ratios)
     needed, metric = shown.ratio.ratio.value * BUDGET, shown.experiment.metric
     canvas = Figure(figsize=SIZE, layout="constrained")
     axes = canvas.subplots()

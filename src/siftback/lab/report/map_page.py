@@ -15,7 +15,7 @@ from siftback.lab.figures.drawing import render
 from siftback.lab.figures.figure import Figure, Grid
 from siftback.lab.figures.styles import FLAT
 from siftback.lab.figures.writing import format_rows
-from siftback.lab.recipes.recipe import Scale, find_recipe
+from siftback.lab.recipes.recipe import Recipe, Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import counted
 from siftback.lab.records.tables import pivot
@@ -25,39 +25,38 @@ from siftback.lab.report.measurements_page import rows_of
 PICTURE = "map.svg"
 
 
-def write_map(results: Path, page: Path) -> list[Path]:
+def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) -> list[Path]:
     """Writes the page, and its picture beside it where there is enough for one.
 
     Args:
         results: Holds comparisons at any depth, those of the recipe under ``map/``.
         page: The Markdown file to write; its links are relative to its folder.
+        elsewhere: The budget ratios of the other comparisons.
 
     Returns:
         The files.
     """
     of_map, damaged = results_page.read_within([results / results_page.MAP])
-    others, _ = results_page.comparisons_of(results)
     # The bootstrap of each ratio takes a while: all parts of the page are made of the same ones.
-    on_map, elsewhere = (pays.method_ratios(pays.experiments(group)) for group in (of_map, others))
+    on_map = pays.method_ratios(pays.experiments(of_map))
     methods = sorted([*on_map, *elsewhere], key=lambda method: method.experiment.title)
     worst = join_findings("worst", pays.worst_findings(methods))
     machines = {name for case in on_map for name in case.experiment.runs.machine}
-    figure = picture_of(methods)
+    figure, recipe = picture_of(methods), find_recipe(results_page.MAP)
     results_page.write_from_template(
         "map.md.j2",
         results,
         page,
-        recipe=find_recipe(results_page.MAP),
-        picture=PICTURE if figure else "",
-        alt=figure.alt if figure else "",
-        sentences=figure.sentences if figure else [],
+        recipe=recipe,
+        picture=PICTURE,
+        figure=figure,
         of_map=by_budget(pays.default_ratios(on_map)),
         machines=", ".join(sorted(machines)),
         of_others=by_budget(pays.default_ratios(elsewhere)),
         forecasts=forecasts_of(results / results_page.BENCHMARKS),
         worst=worst.sentences if isinstance(worst, Grid) else [],
         worst_rows=format_rows(worst),
-        missing=missing_of(of_map),
+        missing=missing_of(recipe, of_map),
         damaged=damaged,
     )
     if not figure:
@@ -114,12 +113,12 @@ def forecasts_of(folder: Path) -> list[dict[str, str]]:
     )
 
 
-def missing_of(recorded: Sequence[Comparison]) -> str:
-    """Returns how much of the recipe the records lack, in words; empty where that is nothing."""
+def missing_of(recipe: Recipe, recorded: Sequence[Comparison]) -> str:
+    """Returns how much of a recipe the records lack, in words; empty where that is nothing."""
     runs = {
         comparison.folder.name: {run.record for run in comparison.runs} for comparison in recorded
     }
-    plans = find_recipe(results_page.MAP).plans(Scale.FULL)
+    plans = recipe.plans(Scale.FULL)
     lacking = [
         name
         for name, plan in plans.items()

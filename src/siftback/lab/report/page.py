@@ -74,11 +74,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
         tables, damaged = benchmarks_of(path)
         benchmarks += tables
         problems += damaged
-    analyses = [
-        analysis
-        for name in ANALYSES
-        for analysis in analyse(comparisons_for(name, comparisons), [name]).values()
-    ]
+    analyses = [analyse(comparisons_for(name, comparisons), [name])[name] for name in ANALYSES]
     page, files, limits = out, {}, [math.inf]
     if out.suffix != ".html":
         page, limits = out / PAGE, [CARRIED_MOST, 0]

@@ -17,9 +17,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from siftback.errors import ConfigError
-from siftback.lab.figures.analyses import ANALYSES
+from siftback.lab.figures import pays
+from siftback.lab.figures.analyses import join_findings
 from siftback.lab.figures.budget import noisy_ends, with_wrong_labels
-from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.figures.reading import read
 from siftback.lab.figures.titles import describe_extent
 from siftback.lab.records.comparison_record import Comparison, named
@@ -43,7 +43,7 @@ RARE = "rare"
 TUNING = "tuning"
 
 
-def write_page(results: Path, page: Path) -> Sequence[Comparison]:
+def write_page(results: Path, page: Path) -> tuple[list[Comparison], list[pays.MethodRatio]]:
     """Writes the page.
 
     What cannot be read is named at the end of the page, and the rest is made.
@@ -54,7 +54,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         page: The Markdown file to write; its links are relative to its folder.
 
     Returns:
-        The comparisons that it was made of.
+        The comparisons that it was made of, and their budget ratios.
 
     Raises:
         ConfigError: If there is no such folder.
@@ -63,27 +63,29 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     comparisons, damaged = comparisons_of(results)
     others = without_tables(comparisons)
-    judged = [verdict for verdict in verdicts(others) if verdict.compared]
-    everything = verdicts(comparisons)
+    separate = [item for item in comparisons if item not in others]
+    of_others = verdicts(others)
+    judged = [verdict for verdict in of_others if verdict.compared]
     main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
-    methods = method_ratios(experiments(comparisons))
+    measured = pays.experiments(comparisons)
+    methods = pays.method_ratios(measured)
     write_from_template(
         "results.md.j2",
         results,
         page,
-        ratios=ANALYSES["pays"](comparisons),
+        ratios=join_findings("pays", pays.ratio_findings(measured, methods)),
         several_budgets=list(_several_budgets(methods)),
         single_budgets=_single_budgets(methods),
         wrong_labels=list(_by_method(noisy_ends(comparisons))),
         judged=judged,
         headline=headline(judged),
-        remaining_of_all=describe_remaining(everything) if others != comparisons else "",
+        remaining_of_all=describe_remaining([*of_others, *verdicts(separate)]) if separate else "",
         by_outcome=_by_outcome(main),
         rule=RULE,
         extent=describe_extent([item for name, item in named(others) if name in compared]),
         damaged=damaged,
     )
-    return comparisons
+    return comparisons, methods
 
 
 def write_from_template(template: str, results: Path, page: Path, **values: Any) -> None:
@@ -151,7 +153,7 @@ def read_within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
 
 def without_tables(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Returns the comparisons that have no table of their own, of budgets or of wrong labels."""
-    separate = (*on_curves(comparisons), *with_wrong_labels(comparisons))
+    separate = (*pays.on_curves(comparisons), *with_wrong_labels(comparisons))
     return [item for item in comparisons if not any(item is other for other in separate)]
 
 
@@ -173,7 +175,7 @@ def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
     return [verdict for verdict in judged if verdict is main[verdict.data, verdict.strategy]]
 
 
-def _several_budgets(methods: Sequence[MethodRatio]) -> Iterator[dict[str, str]]:
+def _several_budgets(methods: Sequence[pays.MethodRatio]) -> Iterator[dict[str, str]]:
     """Lays out the ratios of methods at several budgets: a row for each method and experiment."""
     budgets = sorted({method.budget for method in methods})
     for (data, label), group in groupby(methods, lambda end: (end.experiment.title, end.label)):
@@ -189,7 +191,7 @@ def _several_budgets(methods: Sequence[MethodRatio]) -> Iterator[dict[str, str]]
             )
 
 
-def _single_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
+def _single_budgets(methods: Sequence[pays.MethodRatio]) -> list[dict[str, str]]:
     """Lays out the ratios of methods at a single budget: a column for each method."""
     counts = Counter((method.experiment.title, method.label) for method in methods)
     return pivot(
@@ -203,7 +205,7 @@ def _single_budgets(methods: Sequence[MethodRatio]) -> list[dict[str, str]]:
     )
 
 
-def _with_interval(end: MethodRatio) -> str:
+def _with_interval(end: pays.MethodRatio) -> str:
     return end.words if end.ratio.flat else f"{end.words} ({end.ratio.interval})"
 
 

@@ -21,6 +21,8 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +62,8 @@ CONFIDENCE = 0.9
 FITTED = ("mnist", "cifar10", "cifar100", "gtsrb", "imdb", "tinyshakespeare", "fonts")
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class Case:
     """A data set and model at a budget.
 
     Attributes:
@@ -83,7 +86,7 @@ class Case(NamedTuple):
     ratio: BudgetRatio
     is_fitted: bool
 
-    @property
+    @cached_property
     def bound(self) -> float:
         """The ratio that there would be if examples that are left out taught nothing.
 

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_longer_trainings_are_not_forecast_as_a_ratio_of_1_is_nearer(benchmark, 
 
 def test_a_fit_without_a_data_set_does_not_know_it(benchmark, cases):
     case = next(case for case in cases if case.is_fitted)
-    wrong = [other._replace(share=0.5) if other.data == case.data else other for other in cases]
+    wrong = [replace(other, share=0.5) if other.data == case.data else other for other in cases]
     assert benchmark.fit_without(case, wrong) == benchmark.fit_without(case, cases)
     assert benchmark.fit(wrong) != benchmark.fit(cases)
 

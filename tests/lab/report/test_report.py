@@ -12,7 +12,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,10 @@ class Page(HTMLParser):
         self._open = []
         self.feed(text)
         assert self._open == [], "an element was not closed"
+        if self.data:
+            *self.data, pool = self.data
+            for panel in chain.from_iterable(chain(*map(dict.values, self.data))):
+                panel["series"] = [whole(places, pool) for places in panel["series"]]
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes), tuple(self._open)))
@@ -65,6 +69,12 @@ class Page(HTMLParser):
 
     def all(self, tag):
         return [attributes for name, attributes, _ in self.elements if name == tag]
+
+
+def whole(places, pool):
+    """A series, from its places in the pool."""
+    look, *columns = (pool[place] for place in places)
+    return look | dict(zip(("x", "y", "low", "high"), columns, strict=True))
 
 
 @pytest.fixture

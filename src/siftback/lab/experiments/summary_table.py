@@ -47,17 +47,22 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
     Args:
         comparison: The comparison.
     """
-    runs = read_runs(comparison)
-    faster = speedups(comparison) if TRADITIONAL in set(runs.label) else {}
+    by_label = number_rows(comparison)
+    faster = speedups(comparison) if TRADITIONAL in by_label else {}
     return [
-        {"strategy": library_name(label)}
-        | _numbers(group)
+        row
         | {
             f"speed-up to ×{factor:g}": f"{speedup.median:.2f}" if speedup else NOT_REACHED
             for factor, speedup in faster.get(label, {}).items()
         }
-        for label, group in runs.groupby("label", sort=False)
+        for label, row in by_label.items()
     ]
+
+
+def number_rows(comparison: Comparison) -> dict[str, dict[str, str]]:
+    """Returns what `rows` does, without the speed-ups, by configuration."""
+    groups = read_runs(comparison).groupby("label", sort=False)
+    return {label: {"strategy": library_name(label)} | _numbers(group) for label, group in groups}
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -73,8 +73,8 @@ def mean_phases(points: pd.DataFrame, targets: Mapping[int, float]) -> "pd.Serie
         number = crossing(list(curve.judged), targets[curve.seed.iloc[0]])
         if math.isnan(number) or not any(curve.phases):
             return pd.Series(dtype=float)
-        spent = pd.DataFrame(list(curve.phases), columns=list(PHASES)).fillna(0.0)
-        seeds.append({name: np.interp(number, range(len(spent)), spent[name]) for name in PHASES})
+        spent = {name: [phases.get(name, 0.0) for phases in curve.phases] for name in PHASES}
+        seeds.append({name: np.interp(number, range(len(curve)), spent[name]) for name in PHASES})
     return pd.DataFrame(seeds).mean()
 
 

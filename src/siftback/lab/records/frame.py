@@ -309,7 +309,9 @@ def mean_ratio(runs: pd.DataFrame, label: str, baseline: str, column: str) -> fl
 
 def machine_of(runs: pd.DataFrame, label: str) -> str:
     """Returns the processors or devices that a configuration's runs were measured on."""
-    return " and ".join(sorted(set(runs.machine[runs.label == label])))
+    # Not by a query of the table, as in `pair_seeds`.
+    pairs = zip(runs.label, runs.machine, strict=True)
+    return " and ".join(sorted({machine for name, machine in pairs if name == label}))
 
 
 def same_budget(runs: pd.DataFrame, label: str) -> str | None:

@@ -17,7 +17,7 @@ from siftback.lab.figures.styles import FLAT
 from siftback.lab.figures.writing import format_rows
 from siftback.lab.recipes.recipe import Recipe, Scale, find_recipe
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import counted
+from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.tables import pivot
 from siftback.lab.report import results_page
 from siftback.lab.report.measurements_page import rows_of
@@ -41,7 +41,6 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
     on_map = pays.method_ratios(pays.experiments(of_map))
     methods = sorted([*on_map, *elsewhere], key=lambda method: method.experiment.title)
     worst = join_findings("worst", pays.worst_findings(methods))
-    machines = {name for case in on_map for name in case.experiment.runs.machine}
     figure, recipe = picture_of(methods), find_recipe(results_page.MAP)
     results_page.write_from_template(
         "map.md.j2",
@@ -51,7 +50,7 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
         picture=PICTURE,
         figure=figure,
         of_map=by_budget(pays.default_ratios(on_map)),
-        machines=", ".join(sorted(machines)),
+        machines=listed(sorted(name for case in on_map for name in case.experiment.runs.machine)),
         of_others=by_budget(pays.default_ratios(elsewhere)),
         forecasts=forecasts_of(results / results_page.BENCHMARKS),
         worst=worst.sentences if isinstance(worst, Grid) else [],
@@ -124,10 +123,9 @@ def missing_of(recipe: Recipe, recorded: Sequence[Comparison]) -> str:
         for name, plan in plans.items()
         if not {run.record for run in plan.runs()} <= runs.get(name, set())
     ]
-    partly = sum(name in runs for name in lacking)
     return (
         f"{len(plans) - len(lacking)} of its {counted(len(plans), 'comparison')} are recorded in "
-        f"full, and {partly} in part."
+        f"full, and {sum(name in runs for name in lacking)} in part."
         if lacking
         else ""
     )

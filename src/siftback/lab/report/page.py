@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from siftback import __version__
-from siftback.lab.experiments.summary_table import measured, phase_rows, rows
+from siftback.lab.experiments.summary_table import measured, number_rows, phase_rows
 from siftback.lab.figures.analyses import ANALYSES, analyse
 from siftback.lab.figures.curves import AXES
 from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing, Series
@@ -129,8 +129,9 @@ def render_page(
     strategy_of |= {run.label: run.family for run in runs}
     keys = (key for figure in figures for key in figure.keys)
     shared = assign_styles(key for key in keys if key[0] in strategy_of)
+    pool: dict[str, int] = {}
     templates = read_templates(
-        chart=lambda figure: Markup(chart_json(figure, shared, strategy_of)),
+        chart=lambda figure: Markup(chart_json(figure, shared, strategy_of, pool)),
         csv=lambda analysis: export_csv(analysis).encode(),
         facts=facts_line,
         format_rows=format_rows,
@@ -153,13 +154,12 @@ def render_page(
         script=read_script(__package__, "template", "page.js"),
         plotly=read_script("plotly", "package_data", "plotly.min.js"),
         headline=headline(judged),
-        paid=[verdict for verdict in judged if verdict.outcome == "paid"],
-        compared=[verdict for verdict in judged if verdict.compared],
-        alone=[verdict for verdict in judged if not verdict.compared],
+        verdicts=judged,
         rule=RULE,
         comparisons=described,
         grids=[analysis for analysis in analyses if isinstance(analysis, Grid)],
         figures=figures,
+        pool=lambda: Markup(f"[{','.join(pool)}]"),  # once the figures are written
         galleries=[analysis for analysis in analyses if isinstance(analysis, Gallery)],
         missing=[analysis for analysis in analyses if isinstance(analysis, Missing)],
         axes=list(AXES),
@@ -186,11 +186,7 @@ def link_file(carried_most: float, path: str, content: bytes) -> dict[str, str]:
 def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
     """Returns what the page says of a comparison beside its figures."""
     seeds = sorted({run.seed for run in comparison.runs})
-    # Table 1 has the same speed-ups, in time and in cost, with their range over the seeds.
-    numbers = [
-        {column: cell for column, cell in row.items() if not column.startswith("speed-up")}
-        for row in rows(comparison)
-    ]
+    # Without speed-ups: table 1 has them, in time and in cost, with their range over the seeds.
     return {
         "name": name,
         "setup": comparison.setup if comparison.runs else "no finished run",
@@ -198,7 +194,7 @@ def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
         "facts": list(list_facts(comparison)),
         "raw": list(raw_files(name, comparison).items()),
         "judged": comparison.metric.axis.capitalize(),
-        "numbers": numbers,
+        "numbers": list(number_rows(comparison).values()),
         "phases": phase_rows(comparison),
     }
 
@@ -250,34 +246,44 @@ def picture_link(image: NDArray[np.uint8]) -> str:
     return data_link(file.getvalue(), "image/png")
 
 
-def chart_json(figure: Figure, shared: Styles, strategy_of: Mapping[str, str]) -> str:
+def chart_json(
+    figure: Figure, shared: Styles, strategy_of: Mapping[str, str], pool: dict[str, int]
+) -> str:
     """Writes a figure's views as JSON that may stand within a script element.
+
+    A series is five places in the pool: of its look, its x and y, and the ends of its spread.
+    Views, and figures that differ in their first view, share most of them.
 
     Args:
         figure: The figure.
         shared: The styles of the series that figures of a page have in common.
         strategy_of: The strategy of a group or a label, which hides and shows its series.
+        pool: Looks and columns of the page's figures, as JSON, with their places; gets new ones.
     """
     styles = assign_styles(key for key in figure.keys if key not in shared) | dict(shared)
 
-    def describe(series: Series) -> dict[str, Any]:
+    def pooled(series: Series) -> list[int]:
         group, label = series.key
-        entry = asdict(series) | styles[series.key]._asdict()
-        del entry["group"]
-        entry["strategy"] = strategy_of.get(group, strategy_of.get(label))
-        for name in ("x", "y", "low", "high"):
-            entry[name] = [round_value(value) for value in entry[name]]
-        return entry
+        look = {"label": label, "faint": series.faint} | styles[series.key]._asdict()
+        look["strategy"] = strategy_of.get(group, strategy_of.get(label))
+        columns = (series.x, series.y, series.low, series.high)
+        rounded = ([round_value(value) for value in column] for column in columns)
+        return [pool.setdefault(script_json(value), len(pool)) for value in (look, *rounded)]
 
     views = {
         view: [
             {name: value for name, value in vars(panel).items() if name != "series"}
-            | {"series": [describe(series) for series in panel.series]}
+            | {"series": [pooled(series) for series in panel.series]}
             for panel in panels
         ]
         for view, panels in figure.views.items()
     }
-    text = json.dumps(views, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return script_json(views)
+
+
+def script_json(value: Any) -> str:
+    """Writes a value as JSON that may stand within a script element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c")
 
 

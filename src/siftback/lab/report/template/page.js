@@ -6,9 +6,18 @@
   let openedForPaper = [];
   const touch = window.matchMedia("(pointer: coarse)").matches;
   const hiddenStrategies = new Set();
-  const figures = [...document.querySelectorAll("[data-figure]")].map(
-    (element) => new PageFigure(element, JSON.parse(element.querySelector("script").textContent)),
-  );
+  const read = (script) => JSON.parse(script.textContent);
+  const pooled = document.querySelector("#pool");
+  const pool = pooled ? read(pooled) : [];
+  const whole = ([look, ...columns]) => {
+    const [x, y, low, high] = columns.map((column) => pool[column]);
+    return { ...pool[look], x, y, low, high };
+  };
+  const figures = [...document.querySelectorAll("[data-figure]")].map((element) => {
+    const views = read(element.querySelector("script"));
+    for (const panel of Object.values(views).flat()) panel.series = panel.series.map(whole);
+    return new PageFigure(element, views);
+  });
 
   /** A figure of the page: panels in views, with a legend that hides and shows. */
   function PageFigure(element, views) {

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.models import build
+from siftback.lab.models.convolutional import basic_layers, resnet
+from siftback.lab.models.layers import ModelSpec
 
-N, CLASSES, SIDE, TOKENS, WIDTH, VOCABULARY = 12, 4, 8, 5, 8, 11
+N, CLASSES, SIDE, TOKENS, WIDTH, VOCABULARY = 12, 4, 8, 3, 8, 11
 
 
 class Mlp(nn.Sequential):
@@ -23,8 +24,9 @@ class Mlp(nn.Sequential):
         )
 
 
-def resnet18() -> nn.Module:
-    return build("resnet18", width=4, classes=CLASSES, channels=3, norm="group")
+def small_resnet() -> nn.Module:
+    """A block with each of the two shortcuts: a trace takes as long as there are layers."""
+    return resnet(ModelSpec(4, CLASSES, norm="group"), basic_layers, blocks=(1, 1))
 
 
 class WideBlock(nn.Module):
@@ -46,7 +48,6 @@ class WideBlock(nn.Module):
 def wide_resnet() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
-        WideBlock(8),
         WideBlock(8),
         nn.Flatten(),
         nn.LazyLinear(CLASSES),
@@ -76,7 +77,6 @@ class InvertedResidual(nn.Module):
 def mobilenet() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, 2, 1),
-        InvertedResidual(8),
         InvertedResidual(8),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
@@ -116,13 +116,13 @@ class Vit(nn.Module):
         self.patches = nn.Conv2d(3, WIDTH, 4, 4)
         self.token = nn.Parameter(torch.randn(1, 1, WIDTH))
         self.places = nn.Parameter(torch.randn(1, 1 + (SIDE // 4) ** 2, WIDTH))
-        self.blocks = nn.Sequential(Block(causal=False), Block(causal=False))
+        self.block = Block(causal=False)
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat((self.token.expand(len(x), -1, -1), patches), 1) + self.places
-        return self.head(self.blocks(tokens)[:, 0])
+        return self.head(self.block(tokens)[:, 0])
 
 
 class Gpt(nn.Module):
@@ -132,7 +132,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.places = nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.Sequential(Block(causal=True), Block(causal=True))
+        self.block = Block(causal=True)
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.embedding.weight
@@ -140,7 +140,7 @@ class Gpt(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.embedding(tokens) + self.places(places)
-        return self.head(self.norm(self.blocks(x)))
+        return self.head(self.norm(self.block(x)))
 
 
 class Lstm(nn.Module):
@@ -247,7 +247,7 @@ class Case(NamedTuple):
 
 CASES = {
     "mlp": Case(Mlp, images, image_losses),
-    "resnet18": Case(resnet18, images, image_losses),
+    "resnet": Case(small_resnet, images, image_losses),
     "wide_resnet": Case(wide_resnet, images, image_losses),
     "mobilenet": Case(mobilenet, images, image_losses),
     "vit": Case(Vit, images, image_losses),

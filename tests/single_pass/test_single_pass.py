@@ -158,7 +158,7 @@ def test_a_gradient_scaler_scales():
     assert_same(ours, theirs, tolerance=0.05)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "wide_resnet", "mobilenet"])
+@pytest.mark.parametrize("name", ["resnet", "wide_resnet", "mobilenet"])
 @pytest.mark.sampled(3)
 def test_channels_last(name):
     case = CASES[name]
@@ -175,10 +175,10 @@ def test_frozen_parameters_get_no_gradient():
     case = CASES["vit"]
     model, batch = make(case)
     model.patches.requires_grad_(False)
-    model.blocks[0].requires_grad_(False)
+    model.block.requires_grad_(False)
     sift = SinglePass(model, losses=case.losses, keep=KEEP)
     ours = gradients(model, lambda: sift(batch).backward())
-    assert not [name for name in ours if name.startswith(("patches", "blocks.0"))]
+    assert not [name for name in ours if name.startswith(("patches", "block"))]
     theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
     assert_same(ours, theirs)
 
@@ -400,11 +400,12 @@ def test_losses_outputs_and_stats_are_at_hand():
 
 def test_stopping_anywhere_equals_never_stopping():
     torch.manual_seed(0)
-    batches = [images() for _ in range(6)]
+    batches = [images() for _ in range(4)]
 
     def built():
         torch.manual_seed(0)
-        sift = SinglePass(Mlp(), F.cross_entropy, keep=KEEP, check=False)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE**2, CLASSES))
+        sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=False)
 
         def steps():
             for batch in batches[sift.stats.seen // N :]:
@@ -442,6 +443,7 @@ def test_the_first_batch_may_be_one_of_validation():
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sampled(2)
 def test_gradients_that_cancel_out_are_compared_by_their_size_before_that(seed):
     torch.manual_seed(seed)
     model = nn.Linear(8, 2)  # untrained: of balanced classes nothing but rounding is left

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 import scipy
+import torch
+from torch import Tensor
 
 Outcome = tuple[float, dict[int, float]]
 Scores = Sequence[float]
@@ -127,6 +129,34 @@ def successive(sizes: Scores, count: int) -> Iterator[Outcome]:
             probability *= sizes[row] / left
             left -= sizes[row]
         yield probability, dict.fromkeys(draws, 1.0)
+
+
+def check_shares(drawn: Tensor, expected: Tensor | Scores) -> None:
+    """Checks how often each row was drawn; see `check_deviations`.
+
+    Args:
+        drawn: [trials, N], above 0 where a row was drawn.
+        expected: Its probability, [N].
+    """
+    expected = torch.as_tensor(expected, dtype=torch.float64)
+    deviations = (drawn > 0).double().mean(0) - expected
+    check_deviations(deviations, expected * (1 - expected) / len(drawn))
+
+
+def check_deviations(deviations: Tensor, variances: Tensor) -> None:
+    """Checks means of draws, each by itself and all together: a thousand trials are enough.
+
+    A bias of many rows shows in the mean of their squared deviations, which is 1 without one, long
+    before it shows in a single row.
+
+    Args:
+        deviations: [N], of each row's mean from what is expected.
+        variances: [N], of these, in draws of rows that are hardly correlated.
+    """
+    assert (deviations.abs() <= 4.5 * variances.sqrt() + 1e-6).all()
+    is_certain = variances < 1e-9
+    squares = (deviations.square() / variances)[~is_certain]
+    assert squares.sum() <= len(squares) + 6 * (2 * len(squares)) ** 0.5
 
 
 def moment(outcomes: Sequence[Outcome], row: int, power: int, about: float = 0.0) -> float:

@@ -11,15 +11,15 @@ from torch.utils.data import DataLoader, SubsetRandomSampler
 from reference import shared_probability
 from remembering import Numbered, by_rule, plain, selective, spread
 from resuming import check_resumes
-from selections import in_proportion
+from selections import check_shares, in_proportion
 from siftback import RS2, InfoBatch, Memory, NoiseGuard, SelectiveLoader, Stale
-from siftback.draws.percentile_draw import SORTED
+from siftback.draws import percentile_draw
 from siftback.errors import ConfigError, StateError
 from siftback.rules.base_weights import normalize_weights, resolve_weights
 from siftback.schedule import Epochs
 from toys import dataset, network, optimizer_of, seeded
 
-TRIALS, SIZE, FLOOR = 4000, 24, 0.1
+TRIALS, SIZE, FLOOR = 1000, 24, 0.1
 LOSSES = spread(SIZE).tolist()
 NEW = [math.nan] * 3 + LOSSES[3:]  # of which three have no loss yet
 EVEN = [1 + 0.5 * math.sin(row) for row in range(SIZE)]
@@ -83,13 +83,6 @@ def draws_of(rule, candidates=None, trials=TRIALS):
     generator = seeded(5)
     with rule.among(candidates):
         return torch.stack([rule.draw(1, generator) for _ in range(trials)])
-
-
-def check_shares(drawn, expected):
-    """Checks how often each was drawn, by the standard error of a binomial."""
-    expected = torch.tensor(expected, dtype=torch.float64)
-    error = 4.5 * (expected * (1 - expected) / len(drawn)).sqrt() + 1e-6
-    assert (((drawn > 0).double().mean(0) - expected).abs() <= error).all()
 
 
 @pytest.mark.parametrize("weights", [EVEN, STEEP], ids=["even", "steep"])
@@ -189,8 +182,9 @@ def test_exactly_k_are_drawn(keep, size, unknown):
         assert (drawn.sum(1) == rule.count(1)).all()
 
 
-def test_more_examples_than_are_sorted_without_weights():
-    size = SORTED + 1000
+def test_more_examples_than_are_sorted_without_weights(monkeypatch):
+    monkeypatch.setattr(percentile_draw, "SORTED", 1 << 17)
+    size = percentile_draw.SORTED + 1000
     labels = (torch.arange(size) % 100 == 0).long()
     rule = Memory(keep=0.4, floor=0.2, balance=labels)
     rule.grow(size)

@@ -19,6 +19,7 @@ from remembering import (
     selective,
     spread,
 )
+from selections import check_shares
 from siftback import Indexed, SelectiveLoader
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.evolved import EvolvedSampling
@@ -40,17 +41,15 @@ def remembering(losses, **arguments):
     ("beta", "floor", "count"), [(1.0, 0.1, 22), (3.0, 0.0, 10), (0.5, 0.25, 30), (0.0, 0.1, 40)]
 )
 def test_exactly_k_are_drawn_by_percentile_to_the_power_of_beta_with_a_floor(beta, floor, count):
-    losses, draws, generator = spread(40), 2000, seeded(3)
+    losses, generator = spread(40), seeded(3)
     rule = remembering(losses, beta=beta, floor=floor)
     assert rule.keep == pytest.approx(count / 40)
     assert rule.count(1) == count
-    drawn = torch.stack([rule.draw(1, generator) for _ in range(draws)])
+    drawn = torch.stack([rule.draw(1, generator) for _ in range(1000)])
     assert (drawn.count_nonzero(1) == count).all()
     assert ((drawn == 0) | (drawn == 1)).all()
-    shares = drawn.mean(0).tolist()
-    for loss, share in zip(losses.tolist(), shares, strict=True):
-        expected = floor + (1 - floor) * shared_probability(losses.tolist(), loss, beta)
-        assert abs(share - expected) < 4.5 * (expected * (1 - expected) / draws) ** 0.5 + 1e-6
+    percentiles = [shared_probability(losses.tolist(), loss, beta) for loss in losses.tolist()]
+    check_shares(drawn, [floor + (1 - floor) * share for share in percentiles])
 
 
 @pytest.mark.parametrize("shift", [-1.0, -0.3], ids=["below a mean of 0", "some"])

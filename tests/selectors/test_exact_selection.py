@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
+from selections import check_shares
 from siftback import Percentile, Uniform
 from siftback.selectors.sampling import choose_exactly, inclusion_probabilities
 from toys import All
@@ -54,15 +55,11 @@ def test_exactly_k_are_kept_and_none_twice(values, data):
     ],
 )
 def test_inclusion_probabilities_are_those_asked_for(probabilities, count):
-    trials = 4000
     generator = torch.Generator().manual_seed(0)
-    expected = inclusion_probabilities(probabilities, count)
-    kept = torch.zeros(len(probabilities))
-    for _ in range(trials):
-        kept[choose_exactly(probabilities, count, generator)] += 1
-    deviation = (expected * (1 - expected) / trials).sqrt()
-    # Five standard deviations: among 50 such frequencies, once in 30,000 runs.
-    assert ((kept / trials - expected).abs() <= 5 * deviation + 1e-6).all()
+    kept = torch.zeros(1000, len(probabilities))
+    for row in kept:
+        row[choose_exactly(probabilities, count, generator)] = 1
+    check_shares(kept, inclusion_probabilities(probabilities, count))
 
 
 @pytest.mark.parametrize("count", [1, 300_000, 1_199_999])
@@ -79,11 +76,10 @@ def test_exactly_k_of_more_than_a_million_in_float64(count):
     assert len(kept) == count
     assert (kept.diff() > 0).all()
     # Of each hundredth by probability as many as expected: five standard deviations at most.
-    is_kept = torch.zeros(size, dtype=torch.bool).index_fill_(0, kept, True)
-    for rows in probabilities.argsort().tensor_split(100):
-        found = int(is_kept[rows].sum())
-        deviation = float((expected[rows] * (1 - expected[rows])).sum()) ** 0.5
-        assert abs(found - float(expected[rows].sum())) <= 5 * deviation + 1
+    hundredths = probabilities.argsort().view(100, -1)
+    found = torch.zeros(size).index_fill_(0, kept, 1)[hundredths].sum(1)
+    deviation = (expected * (1 - expected))[hundredths].sum(1).sqrt()
+    assert ((found - expected[hundredths].sum(1)).abs() <= 5 * deviation + 1).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
@@ -115,13 +111,13 @@ def test_selectors_keep_as_many_as_they_are_asked_to(selector):
 @pytest.mark.parametrize(("keep", "count", "ties"), [(0.25, 8, 1), (0.3, 12, 1), (0.3, 12, 4)])
 def test_percentile_keeps_k_as_its_docstring_states(keep, count, ties, floor):
     """min(1, c P), with P = floor + (1 - floor) CDF^beta of eq. 1 and c such that they sum to k."""
-    size, trials = 32, 4000
+    size = 32
     generator = torch.Generator().manual_seed(0)
     losses = (torch.arange(size) // ties).float()
     selector = Percentile(keep=keep, history=size, floor=floor)
-    kept = torch.zeros(size)
-    for _ in range(trials):  # of a history that is the batch itself, each time
-        kept[selector.select(losses, generator, count).positions] += 1
+    kept = torch.zeros(1000, size)
+    for row in kept:  # of a history that is the batch itself, each time
+        row[selector.select(losses, generator, count).positions] = 1
     rows = range(size)
     edges = [(ties * (row // ties) / size, ties * (row // ties + 1) / size) for row in rows]
     power = selector.beta + 1
@@ -130,6 +126,4 @@ def test_percentile_keeps_k_as_its_docstring_states(keep, count, ties, floor):
     scale = next(
         c for c in torch.linspace(0.9, 3, 20001) if float((c * stated).clamp(max=1).sum()) >= count
     )
-    expected = (scale * stated).clamp(max=1)
-    deviation = (expected * (1 - expected) / trials).sqrt()
-    assert ((kept / trials - expected).abs() <= 5 * deviation + 1e-3).all()
+    check_shares(kept, (scale * stated).clamp(max=1))

@@ -276,7 +276,7 @@ FEW = (
         for name, case in CASES.items()
     ],
 )
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 def test_a_single_pass_gives_the_loss_of_the_kept_rows_alone(case, keep):
     model = case.model
     sift = siftback.SinglePass(model, case.loss_fn, selector=TopK(keep=keep))
@@ -292,17 +292,17 @@ def test_a_single_pass_gives_the_loss_of_the_kept_rows_alone(case, keep):
 
 
 @pytest.mark.parametrize("name", ["labels, weighted, mean, smoothing 0.0", "mse, sum", "batchmean"])
-@pytest.mark.parametrize("batch", [1, 2, 5])
-def test_batches_of_other_sizes_and_one_kept_row_too(name, batch):
+def test_batches_of_other_sizes_and_one_kept_row_too(name):
     case = CASES[name]
     model = case.model
     sift = siftback.SinglePass(model, case.loss_fn, selector=TopK(keep=0.3))
     sift(INPUTS, case.targets)
-    loss = sift(INPUTS[:batch], case.targets[:batch])
-    rows = sift.selection.positions
-    expected = case.loss_fn(model(INPUTS)[rows], case.targets[rows])
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(gradient(model, loss), gradient(model, expected))
+    for batch in (1, 2, 5):
+        loss = sift(INPUTS[:batch], case.targets[:batch])
+        rows = sift.selection.positions
+        expected = case.loss_fn(model(INPUTS)[rows], case.targets[rows])
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(gradient(model, loss), gradient(model, expected))
 
 
 def test_keeping_all_is_ordinary_training_bit_for_bit_with_class_weights():

@@ -236,7 +236,7 @@ def scoring(source):
 @vital
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_batches_and_scores_continue_from_anywhere(source):
-    check_resumes(scoring(source))
+    check_resumes(scoring(source), every=3)
     scores = [float(given[1].sum()) for given in scoring(source)()[1]() if given is not None]
     assert len({round(score, 3) for score in scores}) > 8
 

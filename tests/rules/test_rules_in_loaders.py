@@ -99,7 +99,7 @@ VARIANTS |= {
 def test_stopping_anywhere_equals_never_stopping(name, source, pool):
     often = name in ("infobatch", "memory", "stale")
     make = by_rule(ALL[name], SOURCES[source], pool=POOLS.get(pool))
-    check_resumes(make, every=1 if often else 5)
+    check_resumes(make, every=2 if often else 5)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")

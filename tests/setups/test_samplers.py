@@ -33,6 +33,7 @@ from remembering import (
     weights_of,
 )
 from resuming import check_resumes
+from selections import check_deviations
 from siftback import (
     RS2,
     UCB,
@@ -252,7 +253,7 @@ def test_a_permutation_gives_each_example_of_a_subset_before_any_again():
 
 
 LOSSES = spread(COUNT, seed=5) ** 2
-DRAWS = 400
+DRAWS = 150
 WEIGHTS = torch.linspace(0.1, 1, COUNT)
 SAMPLERS = {
     "with replacement": lambda: WeightedRandomSampler(WEIGHTS, 50, generator=seeded(2)),
@@ -302,8 +303,7 @@ def test_two_probabilities_multiply(sampler, rule):
             joint += times.double().square().float() if counts is given else 0
     assert len(expected) == COUNT
     # As one draw decides about all times that an example comes in an epoch.
-    error = 4.5 * (expected * (1 - expected) * joint).sqrt() + 1e-6
-    assert ((left - given * expected).abs() <= error).all()
+    check_deviations(left - given * expected, expected * (1 - expected) * joint)
     assert given.count_nonzero() == (20 if sampler == "repeating" else COUNT)
 
 

@@ -140,8 +140,8 @@ def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
                 ratio = budget_ratio(curve, budget, by_seed)
                 epochs = fmean(runs.epochs[runs.seed.isin(seeds)]) / budget
                 end = fmean(by_seed[seed] for seed in sorted(seeds))
-                less = bool((runs.keep_measured < 1).any())
-                ratios.append(MethodRatio(experiment, label, budget, end, epochs, ratio, less))
+                left_out = bool((runs.keep_measured < 1).any())
+                ratios.append(MethodRatio(experiment, label, budget, end, epochs, ratio, left_out))
     return ratios
 
 

@@ -12,8 +12,8 @@ from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.example_scores import Scores
 from siftback.lab.figures.analyses import ANALYSES, WORDS, analyse
+from siftback.lab.figures.curves import frontier
 from siftback.lab.figures.figure import Figure, Gallery, Grid, Missing
-from siftback.lab.figures.pareto import frontier
 from siftback.lab.figures.reading import read
 from siftback.lab.records.frame import Range
 from written_records import add, add_look, comparison

@@ -1,6 +1,7 @@
 """Whether selection paid: our own analyses of error at the same budget, and of cost.
 
-Errors are of all examples, where a share of the labels is wrong, and of rare classes apart.
+Errors are of all examples, where a share of the labels is wrong, and of rare classes apart; and
+at several learning rates on held-out training examples, of each method for itself.
 """
 
 import math
@@ -8,8 +9,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from siftback.lab.figures.analyses import Finding
-from siftback.lab.figures.curves import mean_curves, read_curves
+from siftback.lab.figures.curves import best_end, mean_curves, read_curves
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import group_by_settings, task, titled
 from siftback.lab.records import frame
@@ -217,3 +220,49 @@ def agreement_over_training(comparisons: Sequence[Comparison]) -> Iterator[Findi
         )
         panel = Panel(heading, "epoch", "rank correlation", "line", series)
         yield Finding(sentence, views={"epoch": [panel]})
+
+
+def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """The final error or loss on held-out examples at each learning rate, by method.
+
+    Comparisons with held-out examples that differ in nothing but the rate belong together; there
+    must be two rates or more. A method's rates are compared over the seeds that all of them have.
+    """
+    held_out = [
+        comparison
+        for comparison in comparisons
+        if comparison.runs and comparison.arguments.get("validation")
+    ]
+    held_out.sort(key=lambda comparison: (_title(comparison), float(comparison.arguments["lr"])))
+    for group in group_by_settings(held_out, "lr"):
+        title, metric = _title(group[0]), group[0].metric
+        runs = pd.concat(
+            frame.read_runs(comparison).assign(rate=float(comparison.arguments["lr"]))
+            for comparison in group
+        )
+        lowest: dict[str, tuple[float, float]] = {}
+        rows = []
+        for label, tried in runs.groupby("label", sort=False):
+            ends = tried.pivot_table(index="seed", columns="rate", values="final").dropna()
+            if ends.empty or ends.shape[1] < 2:
+                continue
+            lowest[label] = min((ends[rate].mean(), rate) for rate in ends)
+            written = [
+                f"{rate:g}: {frame.mean_and_spread(ends[rate]):.{metric.digits}f}" for rate in ends
+            ]
+            name, best_rate = library_name(label), f"{lowest[label][1]:g}"
+            rows.append([title, name, str(len(ends)), "; ".join(written), best_rate])
+        # The best method beside plain training, each at the rate at which it ends lowest.
+        plain, sentence = lowest.pop(TRADITIONAL, None), ""
+        if plain and lowest:
+            best = min(lowest, key=lowest.__getitem__)
+            end, rate = lowest[best]
+            about_best = f"{title}, each at its own best rate"
+            name = f"{library_name(best)} at {rate:g}"
+            sentence = best_end(about_best, metric, name, end, plain[0])
+        yield Finding(sentence, rows=rows)
+
+
+def _title(comparison: Comparison) -> str:
+    budget = comparison.arguments.get("budget")
+    return task(comparison) + ("" if budget is None else f", {budget:g} epochs")

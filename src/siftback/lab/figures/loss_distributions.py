@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -219,9 +220,8 @@ def mean_losses(seeds: Sequence[Sequence[Look]]) -> tuple[NDArray[np.int64], NDA
     >>> mean_losses([[look(1.0, 4.0), look(3.0, 6.0)]])
     (array([0, 2]), array([2., 5.]))
     """
-    every = [look for looks in seeds for look in looks]
-    indices = np.concatenate([look.columns["index"] for look in every])
-    losses = np.concatenate([look.columns["loss"] for look in every])
-    times = np.bincount(indices)
-    seen = np.flatnonzero(times)
-    return seen, np.bincount(indices, losses)[seen] / times[seen]
+    looks = [look.columns for seed in seeds for look in seed]
+    # In float64, as the records have them in float32.
+    losses = pd.concat(pd.Series(look["loss"], look["index"], float) for look in looks)
+    means = losses.groupby(level=0).mean()
+    return means.index.to_numpy(), means.to_numpy()

@@ -17,7 +17,7 @@ from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import in_order
 from siftback.lab.records.observations import SHARES, SUBSETS, Look, looks
-from siftback.lab.records.run_summary import TRADITIONAL, RunSummary
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.strategies.table import PLAIN, library_name
 
 NAMES = {"high": "highest losses", "low": "lowest losses", "random": "random"}
@@ -77,10 +77,7 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
 
 def watched_once(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
     """Returns, of each comparison, what was observed of plain training, or of the first run."""
-    return [
-        next((run for run in runs if run.first.label == TRADITIONAL), runs[0])
-        for runs in watched(comparisons, kind)
-    ]
+    return [runs[0] for runs in watched(comparisons, kind)]  # where plain training stands first
 
 
 def watched_selective(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:

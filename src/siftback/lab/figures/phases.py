@@ -1,4 +1,4 @@
-"""Where the time goes: figures 1, 10 and 18 of Jiang et al. 2019."""
+"""How much sooner, and where the time goes: table 1, figures 1, 10 and 18 of Jiang et al. 2019."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,51 @@ from siftback.lab.figures.curves import read_curves
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.titles import titled
 from siftback.lab.length import PHASES
+from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.frame import crossing, machine_of, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
 from siftback.lab.strategies.table import PLAIN, library_name
+
+TABLE_1_AXES: tuple[frame.Axis, ...] = ("seconds", "cost")
+
+
+def table_1(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Table 1: how much sooner each strategy came near plain training's final error.
+
+    A cell gives the median over the seeds, the least and the most, as
+    :func:`siftback.lab.records.frame.speedups` defines them, in seconds and in cost; it is empty
+    where that has none.
+    """
+    nearest = frame.TABLE_1_FACTORS[0]
+    beside = [
+        (heading, comparison)
+        for heading, comparison in titled(comparisons)
+        if TRADITIONAL in comparison.by_label()
+    ]
+    errors = all(comparison.metric.name == "error" for _, comparison in beside)
+    for heading, comparison in beside:
+        runs, metric = frame.read_runs(comparison), comparison.metric
+        final = float(runs.final[runs.label == TRADITIONAL].mean())
+        faster_by_axis = [
+            frame.speedups(comparison, frame.TABLE_1_FACTORS, axis) for axis in TABLE_1_AXES
+        ]
+        rows, faster_in_cost = [], {}
+        for label in runs.label[runs.selective].unique():
+            cells = [faster for axis in faster_by_axis for faster in axis[label].values()]
+            seeds = str(len(frame.pair_seeds(runs, label, TRADITIONAL, "seed")))
+            end = final if errors else metric.written(final)
+            rows.append([library_name(label), heading, seeds, end, *cells])
+            if (faster := faster_by_axis[1][label][nearest]) is not None:
+                faster_in_cost[label] = faster.median
+        # Of those that got nearest, the fastest one in cost, which no machine blurs.
+        goal = f"{nearest:g} times the final {metric.noun} of {PLAIN}"
+        if faster_in_cost:
+            best = max(faster_in_cost, key=faster_in_cost.__getitem__)
+            share = f"1/{faster_in_cost[best]:.2f} of its cost"
+            sentence = f"{heading}: {library_name(best)} reaches {goal} at {share}."
+        else:
+            sentence = f"{heading}: no strategy reaches {goal} in every seed."
+        yield Finding(sentence, metric.noun, rows=rows)
 
 
 def until_near(comparisons: Sequence[Comparison], factor: float) -> Iterator[Finding]:
@@ -70,7 +111,7 @@ def mean_phases(points: pd.DataFrame, targets: Mapping[int, float]) -> "pd.Serie
     """
     seeds = []
     for _, curve in points[points.seed.isin(list(targets))].groupby("record"):
-        number = crossing(list(curve.judged), targets[curve.seed.iloc[0]])
+        number = frame.crossing(list(curve.judged), targets[curve.seed.iloc[0]])
         if math.isnan(number) or not any(curve.phases):
             return pd.Series(dtype=float)
         spent = {name: [phases.get(name, 0.0) for phases in curve.phases] for name in PHASES}
@@ -84,13 +125,13 @@ def forward_and_backward(comparisons: Sequence[Comparison]) -> Iterator[Finding]
     for heading, comparison in titled(comparisons):
         # An accelerator's queue is not waited for at every mark of the clock.
         if comparison.environment.get("device", "cpu") == "cpu":
-            runs = read_runs(comparison)
+            runs = frame.read_runs(comparison)
             plain = runs[(runs.label == TRADITIONAL) & (runs.steps > 0)]
             plain = plain[plain.seconds_by_phase.astype(bool)]
             if not plain.empty:
                 phases = pd.DataFrame(list(plain.seconds_by_phase), index=plain.index)
                 by_batch = 1000 * phases.div(plain.steps, axis=0)
-                measured[heading, machine_of(runs, TRADITIONAL)] = by_batch
+                measured[heading, frame.machine_of(runs, TRADITIONAL)] = by_batch
     if not measured:
         return
     several = len({machine for _, machine in measured}) > 1

@@ -16,8 +16,6 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
 from siftback.lab.strategies.table import PLAIN, library_name
 
-TABLE_1_AXES: tuple[frame.Axis, ...] = ("seconds", "cost")
-
 
 def table_1(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Table 1: how much sooner each strategy came near plain training's final error.
@@ -36,16 +34,14 @@ def table_1(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for heading, comparison in beside:
         runs, metric = frame.read_runs(comparison), comparison.metric
         final = float(runs.final[runs.label == TRADITIONAL].mean())
-        faster_by_axis = [
-            frame.speedups(comparison, frame.TABLE_1_FACTORS, axis) for axis in TABLE_1_AXES
-        ]
+        in_seconds, in_cost = frame.speedups(comparison), frame.speedups(comparison, axis="cost")
         rows, faster_in_cost = [], {}
         for label in runs.label[runs.selective].unique():
-            cells = [faster for axis in faster_by_axis for faster in axis[label].values()]
+            cells = [*in_seconds[label].values(), *in_cost[label].values()]
             seeds = str(len(frame.pair_seeds(runs, label, TRADITIONAL, "seed")))
             end = final if errors else metric.written(final)
             rows.append([library_name(label), heading, seeds, end, *cells])
-            if (faster := faster_by_axis[1][label][nearest]) is not None:
+            if (faster := in_cost[label][nearest]) is not None:
                 faster_in_cost[label] = faster.median
         # Of those that got nearest, the fastest one in cost, which no machine blurs.
         goal = f"{nearest:g} times the final {metric.noun} of {PLAIN}"
@@ -121,31 +117,26 @@ def mean_phases(points: pd.DataFrame, targets: Mapping[int, float]) -> "pd.Serie
 
 def forward_and_backward(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Figure 18: seconds of a forward and a backward of one batch, over the models measured."""
-    measured: dict[tuple[str, str], pd.DataFrame] = {}
+    measured: dict[tuple[str, str], pd.Series[float]] = {}
     for heading, comparison in titled(comparisons):
+        runs = frame.read_runs(comparison)
+        plain = runs[(runs.label == TRADITIONAL) & (runs.steps > 0)]
+        plain = plain[plain.seconds_by_phase.astype(bool)]
         # An accelerator's queue is not waited for at every mark of the clock.
-        if comparison.environment.get("device", "cpu") == "cpu":
-            runs = frame.read_runs(comparison)
-            plain = runs[(runs.label == TRADITIONAL) & (runs.steps > 0)]
-            plain = plain[plain.seconds_by_phase.astype(bool)]
-            if not plain.empty:
-                phases = pd.DataFrame(list(plain.seconds_by_phase), index=plain.index)
-                by_batch = 1000 * phases.div(plain.steps, axis=0)
-                measured[heading, frame.machine_of(runs, TRADITIONAL)] = by_batch
+        if comparison.environment.get("device", "cpu") == "cpu" and not plain.empty:
+            phases = pd.DataFrame(list(plain.seconds_by_phase), index=plain.index)
+            by_batch = 1000 * phases.div(plain.steps, axis=0)
+            measured[heading, frame.machine_of(runs, TRADITIONAL)] = by_batch.mean()
     if not measured:
         return
     several = len({machine for _, machine in measured}) > 1
     models = [f"{model}, {machine}" if several else model for model, machine in measured]
-    series = [
-        Series(
-            phase, models, [float(spent[phase].mean()) for spent in measured.values()], group=phase
-        )
-        for phase in ("forward", "backward")
-    ]
-    forward, backward = series
-    ratios = [back / forth for forth, back in zip(forward.y, backward.y, strict=True) if forth]
+    means = pd.DataFrame([*measured.values()])
+    passes = "forward", "backward"
+    series = [Series(phase, models, means[phase].tolist(), group=phase) for phase in passes]
+    ratios = (means.backward / means.forward)[means.forward > 0]
     sentence = (
-        f"Over {len(models)} models a backward takes {min(ratios):.2f} to {max(ratios):.2f} "
+        f"Over {len(models)} models a backward takes {ratios.min():.2f} to {ratios.max():.2f} "
         "times as long as a forward."
     )
     heading, label = PLAIN.capitalize(), "milliseconds per batch"

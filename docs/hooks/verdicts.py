@@ -11,13 +11,13 @@ from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import OUTCOMES, signed_interval
 from siftback.lab.records.tables import markdown
-from siftback.lab.report.results_page import (
+from siftback.lab.report.pages import (
     comparisons_of,
     main_verdicts,
     without_tables,
     written,
 )
-from siftback.lab.report.verdict import Verdict, difference_of, verdicts
+from siftback.lab.report.verdict import Verdict, verdicts
 from siftback.lab.strategies.table import strategy_name
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -81,11 +81,11 @@ def _middle(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 def _mean(verdict: Verdict) -> str:
     """The mean difference alone."""
-    return difference_of(verdict).partition(" ± ")[0]
+    return verdict.points.partition(" ± ")[0]
 
 
 def _brief(verdict: Verdict) -> str:
-    return f"{difference_of(verdict)}, {verdict.outcome}"
+    return f"{verdict.points}, {verdict.outcome}"
 
 
 def _differences(names: Sequence[str]) -> list[dict[str, str]]:

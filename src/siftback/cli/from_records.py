@@ -81,10 +81,8 @@ def results_command(
         json: Print every verdict as JSON, and nothing else.
     """
     from siftback.lab.report.front import draw_saving, write_parts
-    from siftback.lab.report.map_page import write_map
-    from siftback.lab.report.measurements_page import write_measurements
     from siftback.lab.report.numbers import verdict_numbers
-    from siftback.lab.report.results_page import write_page
+    from siftback.lab.report.pages import write_map, write_measurements, write_page
     from siftback.lab.report.verdict import verdicts
 
     comparisons, ratios = write_page(folder, out)

@@ -14,7 +14,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.folder import comparison_folders
 from siftback.lab.records.observations import SHARES
 from siftback.lab.report.front import write_parts
-from siftback.lab.report.results_page import write_page
+from siftback.lab.report.pages import write_page
 from written_records import add, add_look, comparison
 
 RESULTS = Path(__file__).parents[3] / "results"

@@ -8,7 +8,7 @@ import pytest
 
 from siftback.lab.figures.pays import MethodRatio
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.report.results_page import write_page
+from siftback.lab.report.pages import write_page
 
 RESULTS = Path(__file__).parents[3] / "results"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from siftback.lab.figures.pays import experiments, method_ratios
 from siftback.lab.figures.reading import read
 from siftback.lab.recipes.recipe import Scale, find_recipe
-from siftback.lab.report.map_page import PICTURE, missing_of, write_map
+from siftback.lab.report.pages import PICTURE, missing_of, write_map
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results"

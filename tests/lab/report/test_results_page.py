@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siftback.lab.report.measurements_page import benchmarks_of, write_measurements
-from siftback.lab.report.results_page import main_verdicts, write_page
+from siftback.lab.report.pages import benchmarks_of, main_verdicts, write_measurements, write_page
 from siftback.lab.report.verdict import verdicts
 from written_records import add
 from written_records import comparison as empty

@@ -12,7 +12,7 @@ from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.frame import OUTCOMES, interval, judge, p_value
 from siftback.lab.report.numbers import numbers
 from siftback.lab.report.page import render_page
-from siftback.lab.report.results_page import write_page
+from siftback.lab.report.pages import write_page
 from siftback.lab.report.verdict import FALSE_DISCOVERIES, headline, remaining, verdicts
 from siftback.lab.strategies.table import library_name
 

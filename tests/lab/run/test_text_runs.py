@@ -24,7 +24,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import speedups
 from siftback.lab.records.observations import looks
 from siftback.lab.report.page import write_report
-from siftback.lab.report.results_page import write_page
+from siftback.lab.report.pages import write_page
 from siftback.lab.report.verdict import verdicts
 from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import Reporter

@@ -17,8 +17,7 @@ from siftback.lab.papers import by_recipe
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown
-from siftback.lab.report.measurements_page import rows_of
-from siftback.lab.report.results_page import BENCHMARKS
+from siftback.lab.report.pages import BENCHMARKS, rows_of
 from siftback.lab.strategies.table import library_name
 
 BUDGET = 4.0

@@ -32,11 +32,10 @@ from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.folder import SUMMARY
 from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
-from siftback.lab.records.frame import in_order, machine_of, read_runs, signed_interval
+from siftback.lab.records.frame import in_order, machine_of, read_runs
 from siftback.lab.records.tables import as_csv, tabulate
-from siftback.lab.report.measurements_page import benchmarks_of
-from siftback.lab.report.results_page import BENCHMARKS, read_templates
-from siftback.lab.report.verdict import RULE, Verdict, difference_of, headline, verdicts
+from siftback.lab.report.pages import BENCHMARKS, benchmarks_of, read_templates
+from siftback.lab.report.verdict import RULE, headline, verdicts
 from siftback.lab.strategies.table import library_name, strategy_name
 
 PAGE = "index.html"
@@ -136,11 +135,9 @@ def render_page(
         facts=facts_line,
         format_rows=format_rows,
         in_rows=lambda pictures: groupby(pictures, lambda picture: picture.row),
-        interval=format_interval,
         library_name=library_name,
         measured=measured,
         picture=picture_link,
-        points=difference_of,
         ratio=lambda value: f"{value:.2f}" if value else NOT_REACHED,
         tabulate=tabulate,
     )
@@ -220,12 +217,6 @@ def raw_files(name: str, comparison: Comparison) -> dict[str, bytes]:
         f"{stem}-{SUMMARY}": comparison.to_json().encode(),
         f"{stem}-evaluations.csv": evaluations_csv(comparison).encode(),
     }
-
-
-def format_interval(verdict: Verdict) -> str:
-    """Writes the ends of a verdict's interval."""
-    ends, digits = verdict.interval, verdict.metric.digits
-    return signed_interval(*ends, digits) if ends else NOT_REACHED
 
 
 def data_link(content: bytes, kind: str) -> str:

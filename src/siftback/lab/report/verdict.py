@@ -99,6 +99,19 @@ class Verdict:
         return None if math.isnan(low) else (low, high)
 
     @property
+    def ends(self) -> str:
+        """The ends of its interval; empty without one."""
+        return frame.signed_interval(*self.interval, self.metric.digits) if self.interval else ""
+
+    @property
+    def points(self) -> str:
+        """The difference from its baseline: points without a unit, nats with theirs."""
+        if not self.difference:
+            return NOT_REACHED
+        written = f"{self.difference:+.{self.metric.digits}f}"
+        return written if self.metric.name == "error" else f"{written} {self.metric.unit}"
+
+    @property
     def sentence(self) -> str:
         """The verdict and what it rests on."""
         verb = "" if self.outcome == "paid" else "is "
@@ -123,8 +136,7 @@ class Verdict:
         text = counted(self.seeds, "seed")
         if self.interval:
             low, high = self.interval
-            ends = frame.signed_interval(low, high, self.metric.digits)
-            text += f" ({frame.CONFIDENCE:.0%} interval {ends}"
+            text += f" ({frame.CONFIDENCE:.0%} interval {self.ends}"
             return text + (", which takes in zero)" if low <= 0 <= high else ")")
         alike = "that happen to be alike, which gives no interval"
         return f"{text} {alike if self.seeds > 1 else 'without a spread'}"
@@ -207,14 +219,6 @@ def describe_remaining(verdicts_shown: Sequence[Verdict]) -> str:
         f"{held.count('paid')} of those that paid and {held.count('worse')} of those that are "
         f"worse remain, of {counted(tested, 'interval')}"
     )
-
-
-def difference_of(verdict: Verdict) -> str:
-    """The difference from its baseline: points without a unit, nats with theirs."""
-    if not verdict.difference:
-        return NOT_REACHED
-    written = f"{verdict.difference:+.{verdict.metric.digits}f}"
-    return written if verdict.metric.name == "error" else f"{written} {verdict.metric.unit}"
 
 
 def _apart(difference: frame.MeanAndSpread, metric: Metric) -> str:

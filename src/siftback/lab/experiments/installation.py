@@ -63,10 +63,8 @@ def packages() -> list[Package]:
 
 def find_package(requirement: Requirement, extra: str) -> Package:
     """Returns a package that an extra needs, with the version that is installed."""
-    try:
-        version = metadata.version(requirement.name)
-    except metadata.PackageNotFoundError:
-        version = None
+    installed = metadata.distributions(name=requirement.name)
+    version = next((distribution.version for distribution in installed), None)
     return Package(requirement.name, extra, str(requirement.specifier), version)
 
 

@@ -233,9 +233,9 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         for comparison in comparisons
         if comparison.runs and comparison.arguments.get("validation")
     ]
-    held_out.sort(key=lambda comparison: (_title(comparison), float(comparison.arguments["lr"])))
+    held_out.sort(key=lambda item: (rates_title(item), float(item.arguments["lr"])))
     for group in group_by_settings(held_out, "lr"):
-        title, metric = _title(group[0]), group[0].metric
+        title, metric = rates_title(group[0]), group[0].metric
         runs = pd.concat(
             frame.read_runs(comparison).assign(rate=float(comparison.arguments["lr"]))
             for comparison in group
@@ -263,6 +263,7 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         yield Finding(sentence, rows=rows)
 
 
-def _title(comparison: Comparison) -> str:
+def rates_title(comparison: Comparison) -> str:
+    """Returns the title of comparisons that differ in their learning rates alone."""
     budget = comparison.arguments.get("budget")
     return task(comparison) + ("" if budget is None else f", {budget:g} epochs")

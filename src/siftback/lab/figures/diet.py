@@ -24,10 +24,6 @@ from siftback.lab.records.frame import Range, machine_of
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.strategies.table import PLAIN, find_strategy, library_name, strategy_name
 
-METHODS = (
-    *("sb", "random", "sb-single-pass", "random-single-pass"),
-    *("el2n", "diet-sb", "diet-random"),
-)
 DROPS = (0.1, 0.25, 0.5, 0.75, 0.9)
 SHOWN = 20
 
@@ -165,15 +161,19 @@ def picture_lowest_ranks(
     return Finding(sentence, pictures=take_pictures(data, order.tolist(), captions, heading))
 
 
-def runtime(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+def runtime(comparisons: Sequence[Comparison], among: Sequence[str]) -> Iterator[Finding]:
     """Table 1: seconds of an epoch, by method and by what it leaves out.
 
     An epoch offers each example once that was not pruned before training; the time that scores
     took before training is not in it. The first epoch is left out, in which those that select by
     losses train on everything, if there was a test at its end.
+
+    Args:
+        comparisons: The records.
+        among: The strategies to show, beside plain training.
     """
     for curves in read_curves(comparisons):
-        curves = curves.beside_traditional(curves.runs.strategy.isin(METHODS))
+        curves = curves.beside_traditional(curves.runs.strategy.isin(among))
         runs = curves.runs.assign(left_out=100 * (1 - curves.runs.keep_measured))
         runs["epoch_seconds"] = [epoch_seconds(run, curves.tests) for run in runs.itertuples()]
         labels = list(runs.label.unique())
@@ -228,14 +228,8 @@ def read_uses_and_scores(
     comparisons: Sequence[Comparison],
 ) -> Iterator[tuple[str, Comparison, NDArray[np.floating], NDArray[np.float32]]]:
     """Yields how often SB used each example, and its EL2N score, where a comparison has both."""
-    observed = {
-        id(run.comparison): run.seeds
-        for runs in watched(comparisons, "losses")
-        for run in reversed(runs)
-        if run.first.strategy == "sb"
-    }
-    for heading, comparison in titled(comparisons):
-        for table in read_scores(comparison)[:1]:
-            scores = table.scores.numpy()
-            if seeds := observed.get(id(comparison)):
-                yield heading, comparison, count_uses(seeds, len(scores)), scores
+    for runs in watched(comparisons, "losses"):
+        of_sb = [run for run in runs if run.first.strategy == "sb"]
+        if of_sb and (tables := read_scores(of_sb[0].comparison)):
+            run, scores = of_sb[0], tables[0].scores.numpy()
+            yield run.title, run.comparison, count_uses(run.seeds, len(scores)), scores

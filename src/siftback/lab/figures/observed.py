@@ -190,8 +190,8 @@ def by_percentile(
     """
     fifth = PARTS // 5
     for group in watched(comparisons, "confidence"):
-        lines = {run.name: _line(run, measure) for run in group}
-        epoch = max(_snapshot(looks).epoch for looks in group[0].seeds)
+        lines = {run.name: percentile_line(run, measure) for run in group}
+        epoch = max(snapshot(looks).epoch for looks in group[0].seeds)
         heading = f"{group[0].title}, epoch {epoch:.3g}"
         panel = Panel(heading, "percentile of test examples", label, "line", list(lines.values()))
         # The hardest fifth and the easiest, beside plain training's.
@@ -207,14 +207,15 @@ def by_percentile(
         yield Finding(sentence, views={"percentile": [panel]})
 
 
-def _snapshot(looks: Sequence[Look]) -> Look:
-    """The last look up to the paper's epoch, or the first where there is none before it."""
+def snapshot(looks: Sequence[Look]) -> Look:
+    """Returns the last look up to the paper's epoch, or the first where there is none before it."""
     return next((look for look in reversed(looks) if look.epoch <= EPOCH + 1e-6), looks[0])
 
 
-def _line(run: Watched, measure: str) -> Series:
+def percentile_line(run: Watched, measure: str) -> Series:
+    """Returns the confidence or the accuracy of a configuration, over the percentiles."""
     seeds = []
-    for columns in (_snapshot(seed).columns for seed in run.seeds):
+    for columns in (snapshot(seed).columns for seed in run.seeds):
         tested = columns["split"] == "test"
         confidence, correct = columns["confidence"][tested], columns["correct"][tested]
         accuracy = accuracy_by_percentile(confidence, correct)

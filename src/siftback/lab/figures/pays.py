@@ -223,7 +223,7 @@ def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
     """Returns the experiments among comparisons, in the order of their titles."""
     joined = []
-    for group in _with_curve(comparisons):
+    for group in with_curve(comparisons):
         group = [item for item in group if item.runs and item.arguments.get("budget") is not None]
         runs = pd.concat([read_runs(row).assign(budget=row.arguments["budget"]) for row in group])
         runs = runs[runs.strategy != MATCHED].drop_duplicates(["label", "budget", "seed"])
@@ -250,12 +250,8 @@ def title_of(comparison: Comparison) -> str:
     return f"{setup_with_noise(comparison)}{images(comparison)}{weight_decay(comparison)}"
 
 
-def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Returns the comparisons whose experiments have plain training at five budgets or more."""
-    return [comparison for group in _with_curve(comparisons) for comparison in group]
-
-
-def _with_curve(comparisons: Sequence[Comparison]) -> Iterator[list[Comparison]]:
+def with_curve(comparisons: Sequence[Comparison]) -> Iterator[list[Comparison]]:
+    """Yields the comparisons of each experiment that has plain training at five budgets or more."""
     for group in group_by_settings(comparisons, "budget", "evaluations", "device"):
         budgets = {item.arguments.get("budget") for item in group if TRADITIONAL in item.by_label()}
         if len(budgets - {None}) >= LEAST_POINTS:
@@ -388,9 +384,8 @@ def default_ratios(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
     cases = [case for case in ratios_of_default(methods) if case.leaves_out]
 
     def position(case: MethodRatio) -> tuple[bool, int, tuple[int, float]]:
-        if not case.ratio.flat:
-            return False, 0, case.ratio.ratio.rank
-        return True, -OUTCOMES.index(case.outcome), case.ratio.ratio.rank
+        goodness = -OUTCOMES.index(case.outcome) if case.ratio.flat else 0
+        return case.ratio.flat, goodness, case.ratio.ratio.rank
 
     return sorted(cases, key=position)
 

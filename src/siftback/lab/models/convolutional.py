@@ -37,11 +37,8 @@ def cnn(spec: ModelSpec) -> nn.Sequential:
     layers: Layers = []
     inputs, width, norm = spec.channels, spec.width, spec.norm
     for outputs in (width, 2 * width, 4 * width):
-        convolutions = [
-            *conv_norm_relu(norm, inputs, outputs),
-            *conv_norm_relu(norm, outputs, outputs),
-        ]
-        layers += [nn.Sequential(*convolutions), nn.MaxPool2d(2)]
+        block = conv_norm_relu(norm, inputs, outputs) + conv_norm_relu(norm, outputs, outputs)
+        layers += [nn.Sequential(*block), nn.MaxPool2d(2)]
         inputs = outputs
     return nn.Sequential(*layers[:-1], *classifier(inputs, spec.classes))
 

@@ -15,8 +15,6 @@ from siftback.lab.records.folder import UNREADABLE
 from siftback.lab.records.formatting import counted
 from siftback.lab.records.run_summary import TRADITIONAL
 
-__all__ = ["CLAIMS", "RUNS", "Claim", "beside", "by_recipe"]
-
 RUNS = "recipes"  # holds the recipes' runs, as `siftback run --out` leaves them
 
 

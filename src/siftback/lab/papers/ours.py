@@ -176,10 +176,10 @@ def epoch(comparisons: Comparisons, strategy: str, keep: float) -> str:
     """Returns the seconds of an epoch, and these over the baseline's."""
     grid = _draw("diet-table", comparisons)
     assert isinstance(grid, Grid)
-    name = PLAIN
+    label = strategy
     if strategy != TRADITIONAL:
-        name = library_name(_runs(comparisons[0], strategy, keep).label.iloc[0])
-    *_, seconds, ratio = next(row for row in grid.rows if row[0] == name)
+        label = _runs(comparisons[0], strategy, keep).label.iloc[0]
+    *_, seconds, ratio = next(row for row in grid.rows if row[0] == library_name(label))
     assert isinstance(seconds, frame.Range)
     assert isinstance(ratio, float)
     return f"{seconds.median:.2f} s, {ratio:.2f} of the baseline's"

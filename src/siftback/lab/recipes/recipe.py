@@ -381,9 +381,7 @@ def comparisons_for(analysis: str, comparisons: Sequence[Comparison]) -> list[Co
     recipes = {_recipe_of(comparison.folder) for comparison in comparisons} - {""}
     if wanted is None or len(recipes) < 2:
         return list(comparisons)
-    return [
-        comparison for comparison in comparisons if _recipe_of(comparison.folder) in {"", *wanted}
-    ]
+    return [item for item in comparisons if _recipe_of(item.folder) in {"", *wanted}]
 
 
 @cache

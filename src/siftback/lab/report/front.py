@@ -201,18 +201,13 @@ def describe_step(host: Path, gpu: Path) -> str:
     Raises:
         ConfigError: If one of them lacks it.
     """
-    rows = json.loads(host.read_text(encoding="utf-8"))["rows"]
-    added = {
-        row["setting"]: row["measured"] for row in rows if row["what"] == f"{NAME}, with its draws"
-    }
-    steps = {row["setting"] for row in rows if row["what"] == "its own step"}
-    loops = [added[setting] for setting in steps & added.keys()]
-    record = json.loads(gpu.read_text(encoding="utf-8"))
-    ratios = [
-        row["measured"]
-        for row in record["rows"]
-        if row["what"] == "over plain's" and row["setting"].endswith(f": {NAME}")
-    ]
+    steps, trainings = (json.loads(path.read_text(encoding="utf-8")) for path in (host, gpu))
+    columns = ["setting", "what", "measured"]
+    on_host, on_gpu = (pd.DataFrame(r["rows"], columns=columns) for r in (steps, trainings))
+    added = on_host[on_host.what == f"{NAME}, with its draws"].set_index("setting").measured
+    loops = added[added.index.isin(on_host.setting[on_host.what == "its own step"])]
+    of_memory = on_gpu.setting.str.endswith(f": {NAME}")
+    ratios = on_gpu.measured[of_memory & (on_gpu.what == "over plain's")]
     try:
         alone, beside = added["batch 128, 0 workers"], added["batch 128, 2 workers"]
         least, most, fastest, slowest = min(loops), max(loops), min(ratios), max(ratios)
@@ -223,8 +218,8 @@ def describe_step(host: Path, gpu: Path) -> str:
         ) from None
     return (
         f"With `{NAME}` a step takes {fastest:.2f} to {slowest:.2f} times as long as a plain one "
-        f"on an {record['environment']['device']} ({len(ratios)} trainings). On the host it adds "
-        f"{alone:.2f} ms to a step of 128 examples, {beside:.2f} ms with two workers, and "
+        f"on an {trainings['environment']['device']} ({len(ratios)} trainings). On the host it "
+        f"adds {alone:.2f} ms to a step of 128 examples, {beside:.2f} ms with two workers, and "
         f"{least:.2f} to {most:.2f} ms in training, depending on the framework."
     )
 

@@ -162,7 +162,7 @@ def read_within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
 
 def without_tables(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Returns the comparisons that have no table of their own, of budgets or of wrong labels."""
-    separate = (*pays.on_curves(comparisons), *with_wrong_labels(comparisons))
+    separate = (*chain(*pays.with_curve(comparisons)), *with_wrong_labels(comparisons))
     return [item for item in comparisons if not any(item is other for other in separate)]
 
 
@@ -186,7 +186,7 @@ def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
 
 def _several_budgets(methods: Sequence[pays.MethodRatio]) -> Iterator[dict[str, str]]:
     """Lays out the ratios of methods at several budgets: a row for each method and experiment."""
-    budgets = sorted({method.budget for method in methods})
+    blank = {f"{at:g} epochs": "" for at in sorted({method.budget for method in methods})}
     for (data, label), group in groupby(methods, lambda end: (end.experiment.title, end.label)):
         ends = list(group)
         spent = [f"{end.epochs:.2f}" for end in sorted(ends, key=lambda end: end.epochs)]
@@ -195,7 +195,7 @@ def _several_budgets(methods: Sequence[pays.MethodRatio]) -> Iterator[dict[str, 
             yield (
                 {"data and model": data, "method": written(label)}
                 | {"seeds": listed(end.ratio.seeds for end in ends)}
-                | {name: cells.get(name, "") for name in (f"{at:g} epochs" for at in budgets)}
+                | (blank | cells)
                 | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
             )
 
@@ -468,9 +468,7 @@ def forecasts_of(folder: Path) -> list[dict[str, str]]:
 
 def missing_of(recipe: Recipe, recorded: Sequence[Comparison]) -> str:
     """Returns how much of a recipe the records lack, in words; empty where that is nothing."""
-    runs = {
-        comparison.folder.name: {run.record for run in comparison.runs} for comparison in recorded
-    }
+    runs = {item.folder.name: {run.record for run in item.runs} for item in recorded}
     plans = recipe.plans(Scale.FULL)
     lacking = [
         name

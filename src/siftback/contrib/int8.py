@@ -6,7 +6,7 @@ directly, so that new weights need only rounding, and no new export or compilati
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -208,8 +208,7 @@ class Int8Layer(nn.Module):
     @property
     def weight(self) -> Tensor:
         """float32, the rounded weights, for code that reads them instead of calling the layer."""
-        dequantised: Tensor = self.rounded * self.scale.view(-1, *[1] * (self.rounded.ndim - 1))
-        return dequantised
+        return cast(Tensor, self.rounded * self.scale.view(-1, *[1] * (self.rounded.ndim - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Computes the layer in 8 bits.
@@ -231,8 +230,7 @@ class Int8Layer(nn.Module):
         quantised = rounded.to(torch.uint8)
         output: Any = (1.0, 0, torch.float32, "none", [], "")
         if self.window is None:
-            linear: Tensor = onednn.qlinear_pointwise(quantised, step, zero, *weights, *output)
-            return linear
+            return cast(Tensor, onednn.qlinear_pointwise(quantised, step, zero, *weights, *output))
         convolved: Tensor = onednn.qconv2d_pointwise(
             quantised, step, zero, *weights, *self.window, *output
         )

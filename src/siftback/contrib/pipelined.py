@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -176,8 +176,7 @@ class Pipelined(Stateful):
     @property
     def batch_size(self) -> int | None:
         """That of the wrapped loader; None if it has none."""
-        size: int | None = getattr(self.loader, "batch_size", None)
-        return size
+        return cast(int | None, getattr(self.loader, "batch_size", None))
 
     @property
     def drop_last(self) -> bool:

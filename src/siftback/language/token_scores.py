@@ -1,6 +1,6 @@
 """Scores of tokens to select by, besides their losses."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ def token_entropies(logits: Tensor) -> Tensor:
     >>> token_entropies(torch.tensor([[0.0, 0.0], [999.0, 0.0]]))
     tensor([0.6931, 0.0000])
     """
-    terms: Tensor = torch.special.entr(logits.detach().float().softmax(-1))
-    return terms.sum(-1)
+    return cast(Tensor, torch.special.entr(logits.detach().float().softmax(-1)).sum(-1))
 
 
 class TokenMemory:

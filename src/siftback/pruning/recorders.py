@@ -34,6 +34,10 @@ class Recorder(Stateful):
         """See `Stateful.settings`."""
         return {"examples": len(self._seen)}
 
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"_seen": tensor(torch.int64, len(self._seen), least=0, most=MOST_EPOCHS)}
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the records so far."""
         state = super().state_dict()
@@ -112,10 +116,8 @@ class Forgetting(Recorder):
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
-        examples = len(self._seen)
-        counts = tensor(torch.int64, examples, least=0, most=MOST_EPOCHS)
-        flags = tensor(torch.bool, examples)
-        return {"_seen": counts, "_events": counts, "_last": flags, "_learnt": flags}
+        counts, flags = super().state_fields(), tensor(torch.bool, len(self._seen))
+        return counts | {"_events": counts["_seen"], "_last": flags, "_learnt": flags}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -185,9 +187,7 @@ class AUM(Recorder):
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
-        examples = len(self._seen)
-        counts = tensor(torch.int64, examples, least=0, most=MOST_EPOCHS)
-        return {"_seen": counts, "_sum": tensor(torch.float64, examples)}
+        return super().state_fields() | {"_sum": tensor(torch.float64, len(self._seen))}
 
 
 def label_margins(logits: Tensor, labels: Tensor) -> Tensor:

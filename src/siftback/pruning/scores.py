@@ -5,7 +5,7 @@ changed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -179,8 +179,7 @@ def error_norms(logits: Tensor, labels: Tensor) -> Tensor:
     """
     errors = logits.softmax(1)
     errors = errors.scatter_add(1, labels.unsqueeze(1), errors.new_full((len(labels), 1), -1.0))
-    norms: Tensor = torch.linalg.vector_norm(errors, dim=1)
-    return norms
+    return cast(Tensor, torch.linalg.vector_norm(errors, dim=1))
 
 
 def confidence_gaps(logits: Tensor, labels: Tensor) -> Tensor:
@@ -191,8 +190,7 @@ def confidence_gaps(logits: Tensor, labels: Tensor) -> Tensor:
 
 def entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Computes float[N], the entropy of ``softmax(logits)`` in nats, of float[N, C]."""
-    terms: Tensor = torch.special.entr(logits.softmax(1))
-    return terms.sum(1)
+    return cast(Tensor, torch.special.entr(logits.softmax(1)).sum(1))
 
 
 def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int) -> Tensor:
@@ -234,8 +232,7 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
         gradients = grad(loss)(trained, example)
         return torch.stack([g.float().square().sum() for g in gradients.values()]).sum().sqrt()
 
-    norms: Tensor = torch.vmap(norm, chunk_size=chunk_size)(batch)
-    return norms
+    return torch.vmap(norm, chunk_size=chunk_size)(batch)
 
 
 def score_predictions(

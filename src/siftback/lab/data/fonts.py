@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -278,8 +278,7 @@ def stripes(lines: Numbers, sharpness: int) -> Numbers:
     slopes, constants, widths = lines[:, :2, None, None], lines[:, 2], lines[:, 3]
     distance = slopes[:, 0] * pixels[:, None] + slopes[:, 1] * pixels
     distance = np.abs(distance + constants[:, None, None])
-    inside: Numbers = np.clip((widths[:, None, None] - distance) * sharpness >> 3, 0, 127)
-    return inside
+    return cast(Numbers, np.clip((widths[:, None, None] - distance) * sharpness >> 3, 0, 127))
 
 
 def smooth(corners: Numbers) -> Numbers:
@@ -290,8 +289,7 @@ def smooth(corners: Numbers) -> Numbers:
     )
     rows = rows.reshape(len(corners), SIDE, 5)
     columns = rows[..., :-1, None] * (8 - share) + rows[..., 1:, None] * share
-    filled: Numbers = columns.reshape(len(corners), SIDE, SIDE) >> 6
-    return filled
+    return cast(Numbers, columns.reshape(len(corners), SIDE, SIDE) >> 6)
 
 
 @cache

@@ -4,6 +4,8 @@ Padding, token `PAD` at the end of a text, is no part of any of them: a padded t
 that it has alone.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -57,8 +59,7 @@ class AttentionBlock(nn.Module):
             queries, keys, values, attn_mask=seen, is_causal=self.causal
         )
         tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
-        changed: Tensor = tokens + self.mlp(tokens)
-        return changed
+        return cast(Tensor, tokens + self.mlp(tokens))
 
 
 class Vit(nn.Module):
@@ -91,8 +92,7 @@ class Vit(nn.Module):
         height, width = patches.shape[2:]
         tokens = patches.flatten(2).transpose(1, 2)
         tokens = tokens + encode_positions(height, width, tokens.shape[2], tokens.device)
-        logits: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
-        return logits
+        return cast(Tensor, self.head(self.norm(self.blocks(tokens)).mean(1)))
 
 
 def encode_positions(
@@ -151,8 +151,7 @@ class Transformer(nn.Module):
         seen = valid[:, None, None]
         for block in self.blocks:
             features = block(features, seen)
-        logits: Tensor = self.head(mean_of_valid(self.norm(features), valid))
-        return logits
+        return cast(Tensor, self.head(mean_of_valid(self.norm(features), valid)))
 
 
 class Ngrams(nn.Module):
@@ -178,8 +177,7 @@ class Ngrams(nn.Module):
         valid = tokens != PAD
         first = F.pad(tokens[:, :-1], (1, 0))  # the word before each
         pairs = self.pairs((first * _FACTOR + tokens) % BUCKETS)
-        logits: Tensor = self.head(mean_of_valid(self.words(tokens) + pairs, valid))
-        return logits
+        return cast(Tensor, self.head(mean_of_valid(self.words(tokens) + pairs, valid)))
 
 
 class Gpt(nn.Module):
@@ -208,14 +206,12 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Returns the logits of the token after each."""
-        logits: Tensor = self.head(self.hidden(tokens))
-        return logits
+        return cast(Tensor, self.head(self.hidden(tokens)))
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """Returns the features before the head: float [B, T, width]."""
         features = self.embeddings(tokens) + self.places.weight[: tokens.shape[1]]
-        normalised: Tensor = self.norm(self.blocks(features))
-        return normalised
+        return cast(Tensor, self.norm(self.blocks(features)))
 
 
 def embed(count: int, width: int) -> nn.Embedding:

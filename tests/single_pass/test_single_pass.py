@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -431,6 +433,40 @@ def test_it_is_a_module_around_the_model():
     assert sift.state_dict().keys() == names
     sift.eval()
     assert not model.training
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda sift: pickle.loads(pickle.dumps(sift))}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_has_the_losses_and_the_gradients_of_its_own_model(copied):
+    sift, batch = SinglePass(Mlp(), F.cross_entropy, keep=KEEP), images()
+    sift(*batch).backward()
+    before = sift.model[4].bias.grad.clone()
+    twin = copied(sift)  # as AveragedModel does
+    assert twin.gradient_check == sift.gradient_check
+    twin.zero_grad()
+    for parameter in twin.parameters():
+        parameter.data.zero_()
+    loss = twin(*batch)
+    assert float(loss.detach()) == pytest.approx(math.log(CLASSES))
+    loss.backward()
+    classes = batch[1][twin.selection.positions].bincount(minlength=CLASSES)
+    expected = 1 / CLASSES - classes / classes.sum()
+    torch.testing.assert_close(twin.model[4].bias.grad, expected)
+    assert sift.model[4].bias.grad.equal(before)
+    assert (sift.stats.seen, twin.stats.seen) == (N, 2 * N)
+
+
+def test_a_model_put_in_place_of_another_is_the_one_that_is_trained():
+    sift, batch = SinglePass(Mlp(), F.cross_entropy, keep=KEEP), images()
+    sift(*batch).backward()
+    sift.model = other = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE**2, CLASSES))
+    sift(*batch).backward()
+    torch.testing.assert_close(
+        sift.losses, F.cross_entropy(other(batch[0]), batch[1], reduction="none").detach()
+    )
+    assert other[1].weight.grad.any()
 
 
 def test_the_first_batch_may_be_one_of_validation():

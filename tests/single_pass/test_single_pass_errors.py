@@ -95,6 +95,30 @@ def test_a_layer_that_couples_examples_is_named(function):
         sift(*images())
 
 
+class Bags(nn.Module):
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(9, 8, mode=mode)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.bags(words))
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_bags_of_embeddings_are_refused_where_they_are_trained(mode, is_trained):
+    model = Bags(mode)
+    model.bags.requires_grad_(is_trained)
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=not is_trained)
+    words, targets = torch.randint(9, (12, 5)), torch.randint(CLASSES, (12,))
+    if is_trained:  # their gradient would read beyond its memory
+        with pytest.raises(TraceError, match=r"module itself, line .*bags .* the whole batch"):
+            sift(words, targets)
+    else:
+        sift(words, targets).backward()
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -126,6 +126,8 @@ def find_layout(node: fx.Node, by_name: Mapping[str, Layout], batch: Symbols) ->
         return None
     if len(dims) > 1:
         return Unknown(f"shape {_written(shape)} has the batch in more than one dimension")
+    if "_embedding_bag" in map(operation, node.all_input_nodes) and node.args[1]:
+        return Unknown("bags are saved by where they begin among the entries of the whole batch")
     dim = dims[0]
     factor = batch_factor(shape[dim], batch)
     if not factor:

@@ -180,14 +180,20 @@ class SinglePass(nn.Module):
         self._has_met = self._has_checked = False
         self._pending: Pending = {}
         check_loss_form(loss_fn, losses)
-        self._takes_pairs = loss_fn is not None
+        self._losses, self._takes_pairs = losses, loss_fn is not None
         if loss_fn is not None:
             check_takes_pair(loss_fn)
         # Losses per example have no divisor of their own: the loss is their mean.
         self._reduction = Reduction(cast(LossFn, loss_fn) if self._takes_pairs else torch.mean)
         self._reduction.check_name()
-        self._plain = self._forward_of(losses)
         self._traced = trace(self._plain, backend, self._pending, self.stats)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_traced": None}  # which runs this model, and not a copy's own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._traced = trace(self._plain, self._backend, self._pending, self.stats)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it compiles the model itself
     def forward(self, *batch: Any) -> Tensor:
@@ -258,21 +264,16 @@ class SinglePass(nn.Module):
     def _settings(self) -> dict[str, Any]:
         return {"seed": self._seed, **self._schedule.settings()}
 
-    def _forward_of(self, losses: Losses | None) -> Callable[[Any], tuple[Any, Any]]:
-        """Returns the function from a batch to its terms, and to the outputs if they are stored."""
-        model, reduction, has_outputs = self.model, self._reduction, self._has_outputs
-
-        def forward(batch: Any) -> tuple[Any, Any]:
-            if losses is None:
-                inputs, targets = split_pair(batch)
-                outputs = model(inputs)
-                terms = reduction.terms(outputs, targets)
-            else:
-                result: Any = losses(model, batch)
-                terms, outputs = result if has_outputs else (result, None)
-            return terms, tree_map_only(Tensor, Tensor.detach, outputs) if has_outputs else None
-
-        return forward
+    def _plain(self, batch: Any) -> tuple[Any, Any]:
+        """Returns the terms of a batch, and the model's outputs if they are stored."""
+        if self._losses is None:
+            inputs, targets = split_pair(batch)
+            outputs = self.model(inputs)
+            terms = self._reduction.terms(outputs, targets)
+        else:
+            result: Any = self._losses(self.model, batch)
+            terms, outputs = result if self._has_outputs else (result, None)
+        return terms, tree_map_only(Tensor, Tensor.detach, outputs) if self._has_outputs else None
 
     def _terms(self, batch: Any, count: int) -> Tensor:
         """Runs the model, traced, or untraced for a single example, which is always kept."""
@@ -313,8 +314,8 @@ class SinglePass(nn.Module):
         """Checks what only a step can show, before it changes anything."""
         if self._check and not self._has_met:
             # Each process may select by random numbers of its own.
-            alike = {name: value for name, value in self._settings().items() if name != "seed"}
-            barrier("the first step of a SinglePass", alike | {"selector": self.selector})
+            alike = {**self._schedule.settings(), "selector": self.selector}
+            barrier("the first step of a SinglePass", alike)
             self._has_met = True
         reduction = self._reduction
         # At steps 0, 1, 3, 7, ...

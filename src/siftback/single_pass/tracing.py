@@ -42,11 +42,13 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
         with functorch_config.patch(enable_autograd_cache=False):
             return compile_pair(module, inputs, pending)
 
+    def alone(batch: Any) -> Any:
+        return function(batch)
+
     # Dynamo caches and counts compilations by code object: two objects of one class, with one code
     # object, would share a limit of a few compilations.
-    alone: Any = function
     alone.__code__ = alone.__code__.replace()
-    compiled = torch.compile(function, backend=compiler, fullgraph=True, dynamic=False)
+    compiled = torch.compile(alone, backend=compiler, fullgraph=True, dynamic=False)
     sizes = _OpenSizes()
 
     @functools.wraps(function)
@@ -136,8 +138,7 @@ def compile_plainly(
     backend = aot_autograd(
         fw_compiler=pair.forward, bw_compiler=pair.backward, partition_fn=default_partition
     )
-    compiled: Callable[..., Any] = backend(module, inputs)
-    return compiled
+    return backend(module, inputs)
 
 
 def compile_with_inductor(

@@ -226,9 +226,10 @@ WRONG_IN_HUGGING_FACE = {
 def test_a_trainer_s_first_step_tells_during_warm_up(case, tmp_path):
     given, error, message = WRONG_IN_HUGGING_FACE[case]
     ours = huggingface_trainer(tmp_path, keep=0.5, **given)
-    with pytest.raises(error, match=message):
-        ours.train()
-    assert ours.state.global_step == 0
+    for _ in range(2):  # as where the cell of a notebook is run again
+        with pytest.raises(error, match=message):
+            ours.train()
+        assert ours.state.global_step == 0
 
 
 @pytest.mark.parametrize("count", [34, 66, 50])
@@ -284,9 +285,10 @@ def test_keras_s_first_step_tells_during_warm_up(case):
     model.compile("sgd", loss)
     x, y = (part.numpy() for part in examples(32))
     y = np.eye(3, dtype="float32")[y] if case == "a mean" else y
-    with pytest.raises(error, match=message):
-        model.fit(x, y, batch_size=8, epochs=2, verbose=0)
-    assert int(model.optimizer.iterations) == 0
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        assert int(model.optimizer.iterations) == 0
 
 
 @pytest.mark.parametrize("count", [34, 66, 50])

@@ -84,10 +84,11 @@ def test_what_another_training_has_taught_is_refused_in_its_first_batch(name):
     first, second = fold_of(arguments), fold_of(arguments)
     state = first.state_dict()
     expected = [inputs_of(first) for _ in range(2)]
-    with pytest.raises(
-        ConfigError, match=r"what it learned in another training: give .* a new \w+\("
-    ):
-        inputs_of(second)
+    for _ in range(2):  # as where the cell of a notebook is run again
+        with pytest.raises(
+            ConfigError, match=r"what it learned in another training: give .* a new \w+\("
+        ):
+            inputs_of(second)
     first.load_state_dict(state)  # and begin again
     torch.nn.init.ones_(first.model.weight)
     assert [inputs_of(first) for _ in range(2)] == expected
@@ -114,8 +115,9 @@ def test_a_selector_of_steps_that_another_training_has_taught_is_refused_in_its_
     first, second = STEPS[name](selector), STEPS[name](selector)
     for _ in range(3):
         step(first)
-    with pytest.raises(ConfigError, match=r"another training: give .* a new Percentile\("):
-        step(second)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"another training: give .* a new Percentile\("):
+            step(second)
     step(first)
 
 

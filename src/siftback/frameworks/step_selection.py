@@ -57,14 +57,14 @@ class StepSelection(Stateful):
             LossError: If there is not one finite loss per row.
         """
         started, count, stats = time.perf_counter(), tree.size(batch), self.stats
-        tries, self._tried = not self._tried, True
-        if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
+        if tries := not self._tried:  # what is wrong with losses tells before an epoch of warm-up
             tree.take(batch, torch.zeros(1, dtype=torch.int64))
             if not stats.seen:  # after a resumption it may be a smaller one, the last of an epoch
                 check_leaves_out(self.in_batch.selector.keep, count)
         losses, mask = torch.zeros(count, device=tree.device(batch)), None
         if self._scores and (tries or not skips):
             losses, mask = score(tries)
+        self._tried = True
         stats.seen += count
         weights, self.share = None, 1.0
         if not skips:

@@ -116,12 +116,13 @@ class BatchSelection:
                 later step; or if fewer scores are finite than examples must be kept.
         """
         done, schedule = source.epochs_done, self._schedule
-        is_tried, self.is_tried = self.is_tried, True
-        if not is_tried and source.epoch == 0:
+        if not self.is_tried and source.epoch == 0:
             check_untrained(self.selector, self.scorer)
-        if not (is_pass and self._is_on(done, source.position)):
-            if not is_tried:
-                self.try_scores(batch, source.place)
+        is_on = is_pass and self._is_on(done, source.position)
+        if not (is_on or self.is_tried):
+            self.try_scores(batch, source.place)
+        self.is_tried = True  # once all is well, so that a loop that is run again is refused again
+        if not is_on:
             return None
         selector: Any = self.selector
         if schedule.anneal:

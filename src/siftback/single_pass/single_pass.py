@@ -177,7 +177,7 @@ class SinglePass(nn.Module):
         self.outputs: Any = None
         self.gradient_check: GradientCheck | None = None
         self.stats = SinglePassStats()
-        self._has_met = self._has_checked = False
+        self._has_met = False
         self._pending: Pending = {}
         check_loss_form(loss_fn, losses)
         self._losses, self._takes_pairs = losses, loss_fn is not None
@@ -325,8 +325,7 @@ class SinglePass(nn.Module):
                 outputs = self.model(inputs)
                 value = reduction.loss_fn(outputs, targets)
                 reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
-        if self._check and not self._has_checked and count > 1:
-            self._has_checked = True
+        if self._check and not self.gradient_check and count > 1:
             self.gradient_check = self._check_gradients(batch, targets, count, device)
 
     def _check_gradients(

@@ -6,6 +6,7 @@ pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 import pytorch_lightning
 import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning_parts import (
     EXPECTED_WARNINGS,
     STEPS,
@@ -46,7 +47,7 @@ from torchmetrics import MeanMetric
 
 from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader, Share
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.frameworks.lightning import SelectiveCallback
+from siftback.frameworks.lightning import SelectiveCallback, SelectiveDataModule
 from siftback.losses.per_example import per_example
 from toys import AT_ONCE
 
@@ -407,6 +408,37 @@ def test_an_optimizer_that_runs_a_step_several_times_gets_the_same_rows():
     assert len(steps) == STEPS * EPOCHS
     assert all(len(set(step)) == 1 for step in steps)
     assert callback.stats.seen == COUNT * EPOCHS
+
+
+class Normed(Net):
+    """Normalises inputs, the first of which are the numbers of their examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self.net(self.norm(batch[0])), batch[1])
+
+
+class NormedAndRecording(Normed):
+    def training_step(self, batch, batch_idx):
+        logits = self.net(self.norm(batch[0]))
+        return self.trainer.datamodule.loss(F.cross_entropy(logits, batch[1], reduction="none"))
+
+
+@pytest.mark.parametrize("form", ["callback", "memory", "memory of losses that a step records"])
+def test_statistics_that_averaged_weights_get_at_the_end_are_of_all_examples(form):
+    module = NormedAndRecording() if "records" in form else Normed()
+    average = StochasticWeightAveraging(RATE, swa_epoch_start=1)
+    if form == "callback":
+        trainer_of(half(), average).fit(module, plain(), validation())
+    else:
+        memory = Memory(keep=0.25, warmup=Epochs(1))
+        selective = SelectiveDataModule(plain(), memory, val_dataloaders=validation())
+        trainer_of(average).fit(module, datamodule=selective)
+        assert selective.stats.released == COUNT * EPOCHS
+    torch.testing.assert_close(module.norm.running_mean, data().tensors[0].mean(0))
 
 
 class OtherPackage(pytorch_lightning.LightningModule):

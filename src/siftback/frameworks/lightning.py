@@ -210,8 +210,10 @@ class SelectiveCallback(Callback):
             losses = Fresh().score(self._losses or losses_of_step, step.module, batch, None)
             return losses, step.valid
 
+        # What StochasticWeightAveraging updates at the end are statistics of all examples.
+        skips = in_batch.skips() or self._trainer.fit_loop._skip_backward
         # An optimizer such as LBFGS has the step of a batch run several times.
-        self._taken = self._taken or selection.take(batch, score, skips=in_batch.skips())
+        self._taken = self._taken or selection.take(batch, score, skips=skips)
         rows, weights = self._taken
         count, is_weighted = tree.size(rows), weights is not None
         log_selection(step.module, partial(selection.stats.log_entries, selection.share))
@@ -322,9 +324,18 @@ class SelectiveDataModule(LightningDataModule):
         """Counts of this process so far."""
         return self.loader.stats if self.loader else Stats()
 
+    @property
+    def trains(self) -> bool:
+        """Whether weights are trained: not in the last epoch of ``StochasticWeightAveraging``.
+
+        That one updates the statistics of BatchNorm, which are of all examples.
+        """
+        updates = self._memory and self.trainer.fit_loop._skip_backward
+        return bool(self.trainer.training and not updates)
+
     def loss(self, losses: Tensor, **settings: Any) -> Tensor:
         """See `SelectiveLoader.loss`; outside of training, the mean, and nothing is recorded."""
-        if not (self.loader and self._step and self.trainer.training):
+        if not (self.loader and self._step and self.trains):
             return losses.mean()
         self._step.is_recorded = True
         return self.loader.loss(losses, **settings)
@@ -452,6 +463,8 @@ class SelectiveDataModule(LightningDataModule):
 
     def _run_and_record(self, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""
+        if not self.trains:
+            return step.own(batch, *args, **kwargs)
         loader = cast(SelectiveLoader, self.loader)
         if self.rows and are_reordered(row_keys(batch), self.rows):
             raise ConfigError(f"a hook such as on_after_batch_transfer {REORDERS}")
@@ -488,6 +501,9 @@ class TrainLoader:
 
     def __iter__(self) -> Iterator[Any]:
         # With the first batch, not before: Lightning asks for iterators before it knows the epoch.
+        if not self._module.trains:
+            yield from self._module.datamodule.train_dataloader()
+            return
         loader = self._module.ready_loader()
         loader.set_epoch(self._module.trainer.current_epoch)
         for batch in loader:

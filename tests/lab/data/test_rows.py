@@ -231,6 +231,7 @@ def test_too_many_categories_are_refused(tmp_path: Path) -> None:
         ({"label": ["cat", "dog", "fox"] * 20}, "'fox' among the labels to test on"),
         ({"colour": None}, "'colour' is not in the table to test on"),
         ({"colour": [1.5, 2.5, 3.5] * 20}, "'colour' holds texts to train on and numbers"),
+        ({"colour": [" red", "Blue"] * 30}, "'colour' has other categories in all rows to test"),
         ({"weight": ["a", "b", "c"] * 20}, "'weight' holds numbers to train on and texts"),
         ({"weight": [math.inf] * N}, "'weight' holds inf"),
     ],

@@ -442,6 +442,10 @@ def test_a_place_that_holds_no_set_is_refused(places):
     (places / "empty").mkdir()
     with pytest.raises(ConfigError, match="cannot be read as a data set"):
         load(f"hf:{places / 'empty'}")
+    (places / "latin").mkdir()
+    (places / "latin" / "train.csv").write_text("text,label\ncafé,0\n", encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"latin cannot be read .*\('utf-8' codec can't decode"):
+        load(f"hf:{places / 'latin'}")
 
 
 def test_without_a_network_the_error_says_what_to_put_where(places):

@@ -237,7 +237,7 @@ def one_hot(cells: pa.Array, categories: pa.Array, where: str) -> NDArray[np.boo
     """Marks the category of each cell, missing or not: bool [N, K]; a row of False where none is.
 
     Raises:
-        ConfigError: If the cells are numbers.
+        ConfigError: If the cells are numbers, or none is of a category.
 
     >>> one_hot(pa.array(["b", None, "c"]), pa.array(["a", "b"]), "").astype(int).tolist()
     [[0, 1], [0, 0], [0, 0]]
@@ -246,6 +246,11 @@ def one_hot(cells: pa.Array, categories: pa.Array, where: str) -> NDArray[np.boo
         raise ConfigError(f"{where} holds texts to train on and numbers to test on: give it a type")
     codes = pc.index_in(cells.cast(categories.type), value_set=categories).fill_null(-1)
     marks: NDArray[np.bool_] = codes.to_numpy()[:, None] == np.arange(len(categories))
+    if not marks.any():
+        raise ConfigError(
+            f"{where} has other categories in all rows to test on than in those to train on: write "
+            "them alike, or leave it out by drop="
+        )
     return marks
 
 
@@ -258,14 +263,12 @@ def check_identifier(column: pa.ChunkedArray, where: str) -> None:
     distinct = plain_cells(column, where).unique()
     if len(distinct) < len(column) or distinct.null_count:
         return
-    if not is_numeric(distinct.type):
-        raise ConfigError(
-            f"{where} holds another text in each row, and so tells nothing of further rows: leave "
-            "it out by drop="
-        )
-    values = np.sort(distinct.to_numpy())
-    if len(values) > 1 and bool((np.diff(values) == 1).all()):
-        raise ConfigError(
-            f"{where} numbers the rows from {values[0]:g} to {values[-1]:g}, and so tells nothing "
-            "of further rows: leave it out by drop="
-        )
+    what = "holds another text in each row"
+    if is_numeric(distinct.type):
+        values = np.sort(distinct.to_numpy())
+        if len(values) < 2 or (np.diff(values) != 1).any():
+            return
+        what = f"numbers the rows from {values[0]:g} to {values[-1]:g}"
+    raise ConfigError(
+        f"{where} {what}, and so tells nothing of further rows: leave it out by drop="
+    )

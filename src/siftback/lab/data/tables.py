@@ -325,7 +325,7 @@ def load_splits(address: Address) -> Mapping[str, Any]:
             data = datasets.load_dataset(str(path.resolve()), *([config] if config else []))
     except Exception as error:  # its errors are of no common kind
         raise ConfigError(
-            f"{path} cannot be read as a data set ({error}): give a folder that "
+            f"{path} cannot be read as a data set ({error.__cause__ or error}): give a folder that "
             "Dataset.save_to_disk wrote, one of Parquet files, or one of images by class"
         ) from error
     return data if isinstance(data, Mapping) else {"train": data}

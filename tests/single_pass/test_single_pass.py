@@ -478,6 +478,30 @@ def test_the_first_batch_may_be_one_of_validation():
     assert sift.gradient_check.largest < 1e-5
 
 
+def test_a_validation_is_the_loss_of_all_rows_and_training_does_not_notice_it():
+    def trained(validates: bool) -> tuple[list[Tensor], Any]:
+        torch.manual_seed(0)
+        sift = SinglePass(nn.Linear(8, CLASSES), F.cross_entropy, keep=KEEP, steps_per_epoch=1)
+        batches = [(torch.randn(N, 8), torch.randint(CLASSES, (N,))) for _ in range(6)]
+        selected = []
+        for inputs, targets in batches:
+            sift(inputs, targets).backward()
+            selected.append(sift.selection.positions)
+            if validates:
+                with torch.no_grad():
+                    loss = sift(*batches[0])
+                whole = F.cross_entropy(sift.model(batches[0][0]), batches[0][1])
+                torch.testing.assert_close(loss, whole.detach())
+                assert sift.selection.positions.tolist() == list(range(N))
+        return selected, sift.get_extra_state() | {"stats": (sift.stats.seen, sift.stats.backwards)}
+
+    (ours, state), (plain, expected) = trained(validates=True), trained(validates=False)
+    assert all(map(torch.equal, ours, plain))
+    assert state["stats"] == expected["stats"] == (6 * N, N + 5 * N // 3)
+    assert state["selector"]["digest"] == expected["selector"]["digest"]
+    assert state["generator"].equal(expected["generator"])
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.sampled(2)
 def test_gradients_that_cancel_out_are_compared_by_their_size_before_that(seed):

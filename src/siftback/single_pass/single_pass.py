@@ -204,7 +204,8 @@ class SinglePass(nn.Module):
                 inputs and targets.
 
         Returns:
-            The loss of the kept rows, weighted, a scalar to call ``backward()`` on.
+            The loss of the kept rows, weighted, a scalar to call ``backward()`` on. Without
+            gradients, as in validation, that of all rows: nothing is selected, learned or counted.
         """
         whole = batch[0] if len(batch) == 1 else batch
         count = tree.size(whole)
@@ -219,7 +220,7 @@ class SinglePass(nn.Module):
             self._check_step(whole, targets, count, device)
         terms = self._terms(whole, count)
         self.losses = check_losses(self._reduction.losses(terms.detach(), None, targets), count)
-        self.stats.seen += count
+        self.stats.seen += count * torch.is_grad_enabled()
         self.selection = self._select(self.losses, targets)
         self.steps += torch.is_grad_enabled()
         divisor = self._reduction.divisor(self.selection.positions, None, targets)
@@ -293,7 +294,7 @@ class SinglePass(nn.Module):
 
     def _select(self, losses: Tensor, targets: Any) -> Selection:
         keep, count = self._schedule.keep(self.steps), len(losses)
-        if keep is None:
+        if keep is None or not torch.is_grad_enabled():
             return select_all(losses)
         started = time.perf_counter()
         if keep != self.selector.keep:

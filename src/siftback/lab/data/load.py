@@ -26,7 +26,6 @@ from siftback.lab.data.data_set import (
     add_test_split,
     ranks_in_classes,
 )
-from siftback.lab.data.fonts import images_of_address, read_fonts
 from siftback.lab.data.images import read_arrays, read_folders, read_images, read_picture
 from siftback.lab.data.rows import read_rows
 from siftback.lab.data.source import OPTIONS, Address, Published, parse_address
@@ -84,6 +83,8 @@ def training_examples(name: str) -> int | None:
     """
     address = parse_address(name)
     if address and address.kind == "fonts":
+        from siftback.lab.data.fonts import images_of_address
+
         return images_of_address(address)
     return EXAMPLES.get(name)
 
@@ -341,7 +342,9 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
     if address.kind == "picture":
         return read_picture(address)
     augmentation = address.augmentation  # refused before anything is read
-    if address.kind == "fonts":
+    if address.kind == "fonts":  # with matplotlib's fonts, which no other set needs
+        from siftback.lab.data.fonts import read_fonts
+
         return read_fonts(address)
     if address.kind == "npz":
         splits, names = read_arrays(address)

@@ -16,7 +16,7 @@ define install
 	rm -r $(1)/wheels
 endef
 
-.PHONY: demo test test-fast unit every coverage benchmarks red oldest energy check results golden report recipes docs dist wheel clean
+.PHONY: demo test test-fast unit every coverage benchmarks red oldest lowest energy check results golden report recipes docs dist wheel clean
 
 demo: .venv/lab  ## Train on images made here with and without Memory() at the same cost; say what it saved.
 	$(BIN)/$(DEMO) --out runs/demo --overwrite
@@ -60,6 +60,15 @@ oldest:  ## The tests of the frameworks, with the oldest releases of them.
 		| cat - constraints-oldest.txt > .venv-oldest/constraints.txt
 	$(call install,.venv-oldest,.venv-oldest/constraints.txt,dev)
 	.venv-oldest/bin/python -m pytest --numprocesses auto --dist worksteal tests/frameworks
+
+lowest:  ## Tests of the laboratory, with the oldest releases of PyTorch and all else that it allows.
+	$(PYTHON) -m venv .venv-lowest
+	grep -oE '"[a-z0-9-]+>=[0-9.]+"' pyproject.toml | sed 's/"//g; s/>=/==/' > .venv-lowest/constraints.txt
+	$(call install,.venv-lowest,.venv-lowest/constraints.txt,lab)
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python -c constraints.txt \
+		hypothesis pytest pytest-xdist
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest --numprocesses auto --dist worksteal --one-case \
+		tests/lab/data tests/lab/experiments tests/lab/run tests/cli/test_cli.py tests/cli/test_help.py
 
 energy:  ## The test of joules in records, with Zeus, beside whose requirements Ray cannot be imported.
 	$(PYTHON) -m venv .venv-energy
@@ -118,4 +127,4 @@ wheel: dist  ## Install that wheel beside nothing but torch, and run the demo fr
 	touch $@
 
 clean:
-	rm -rf .venv .venv-dist .venv-oldest .venv-wheel dist report runs site
+	rm -rf .venv .venv-dist .venv-lowest .venv-oldest .venv-wheel dist report runs site

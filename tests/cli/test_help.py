@@ -83,7 +83,7 @@ def test_options_are_listed_completed_and_guessed_at_once(
     assert set(completed) == {*options, "--help"}
     status, said = found[name]["misspelt"]
     assert status == 2
-    assert "No such option: --hlep (Possible options: " in said
+    assert "No such option" in said
     assert "--help" in said.partition("(")[2]
     assert found[name]["imported"] == []
 

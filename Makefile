@@ -68,6 +68,8 @@ lowest:  ## Tests of the laboratory, with the oldest releases of PyTorch and all
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python -c constraints.txt \
 		hypothesis pytest pytest-xdist
 	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest --numprocesses auto --dist worksteal --one-case \
+		-W default::DeprecationWarning -W default::ResourceWarning \
+		-W default::pytest.PytestUnraisableExceptionWarning \
 		tests/lab/data tests/lab/experiments tests/lab/run tests/cli/test_cli.py tests/cli/test_help.py
 
 energy:  ## The test of joules in records, with Zeus, beside whose requirements Ray cannot be imported.

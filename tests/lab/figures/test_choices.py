@@ -8,7 +8,7 @@ from pyarrow import parquet
 from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import describe_examples
 from siftback.lab.figures.analyses import ANALYSES
-from siftback.lab.figures.examples import SHOWN
+from siftback.lab.figures.choices import SHOWN
 from siftback.lab.figures.figure import Gallery, Missing
 from siftback.lab.records.observations import folder_of
 

@@ -9,15 +9,10 @@ from matplotlib import image
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.figures.analyses import ANALYSES
+from siftback.lab.figures.choices import COLUMNS, ROWS, strip_of_images
 from siftback.lab.figures.drawing import render
-from siftback.lab.figures.examples import (
-    COLUMNS,
-    LEAST,
-    ROWS,
-    losses_over_training,
-    strip_of_images,
-)
 from siftback.lab.figures.figure import Figure, Gallery, Missing
+from siftback.lab.figures.loss_distributions import LEAST, losses_over_training
 from siftback.lab.records.observations import Look
 from written_records import add_look
 

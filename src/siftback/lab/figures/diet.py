@@ -15,9 +15,9 @@ from siftback.lab.data.data_set import ImageData
 from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overlaps
 from siftback.lab.figures.analyses import Finding
 from siftback.lab.figures.curves import mean_curves, read_curves
-from siftback.lab.figures.examples import take_pictures, with_images
 from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.observed import count_uses, watched
+from siftback.lab.figures.pictures import take_pictures, with_images
 from siftback.lab.figures.titles import titled
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import Range, machine_of

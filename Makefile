@@ -61,10 +61,12 @@ oldest:  ## The tests of the frameworks, with the oldest releases of them.
 	$(call install,.venv-oldest,.venv-oldest/constraints.txt,dev)
 	.venv-oldest/bin/python -m pytest --numprocesses auto --dist worksteal tests/frameworks
 
+LABORATORY := lab,noise,tensorboard
+
 lowest:  ## Tests of the laboratory, with the oldest releases of PyTorch and all else that it allows.
 	$(PYTHON) -m venv .venv-lowest
 	grep -oE '"[a-z0-9-]+>=[0-9.]+"' pyproject.toml | sed 's/"//g; s/>=/==/' > .venv-lowest/constraints.txt
-	$(call install,.venv-lowest,.venv-lowest/constraints.txt,lab)
+	$(call install,.venv-lowest,.venv-lowest/constraints.txt,$(LABORATORY))
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python -c constraints.txt \
 		hypothesis pytest pytest-xdist
 	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest --numprocesses auto --dist worksteal --one-case \

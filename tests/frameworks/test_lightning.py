@@ -410,6 +410,12 @@ def test_an_optimizer_that_runs_a_step_several_times_gets_the_same_rows():
     assert callback.stats.seen == COUNT * EPOCHS
 
 
+def test_a_step_that_runs_several_times_is_one_of_the_warm_up():
+    callback = SelectiveCallback(keep=1 / 2, schedule=Schedule(warmup=Epochs(1)))
+    fit_selecting(callback, Closures())
+    assert callback.stats.considered == COUNT * (EPOCHS - 1)
+
+
 class Normed(Net):
     """Normalises inputs, the first of which are the numbers of their examples."""
 

@@ -210,10 +210,11 @@ class SelectiveCallback(Callback):
             losses = Fresh().score(self._losses or losses_of_step, step.module, batch, None)
             return losses, step.valid
 
-        # What StochasticWeightAveraging updates at the end are statistics of all examples.
-        skips = in_batch.skips() or self._trainer.fit_loop._skip_backward
         # An optimizer such as LBFGS has the step of a batch run several times.
-        self._taken = self._taken or selection.take(batch, score, skips=skips)
+        if not self._taken:
+            # What StochasticWeightAveraging updates at the end are statistics of all examples.
+            skips = in_batch.skips() or self._trainer.fit_loop._skip_backward
+            self._taken = selection.take(batch, score, skips=skips)
         rows, weights = self._taken
         count, is_weighted = tree.size(rows), weights is not None
         log_selection(step.module, partial(selection.stats.log_entries, selection.share))
@@ -326,12 +327,12 @@ class SelectiveDataModule(LightningDataModule):
 
     @property
     def trains(self) -> bool:
-        """Whether weights are trained: not in the last epoch of ``StochasticWeightAveraging``.
+        """Whether this epoch trains weights.
 
-        That one updates the statistics of BatchNorm, which are of all examples.
+        The last of ``StochasticWeightAveraging`` updates the statistics of BatchNorm alone, which
+        are of all examples.
         """
-        updates = self._memory and self.trainer.fit_loop._skip_backward
-        return bool(self.trainer.training and not updates)
+        return not (self._memory and self.trainer.fit_loop._skip_backward) and self.trainer.training
 
     def loss(self, losses: Tensor, **settings: Any) -> Tensor:
         """See `SelectiveLoader.loss`; outside of training, the mean, and nothing is recorded."""

@@ -92,7 +92,8 @@ def test_a_model_that_cannot_be_traced(layer, why):
 def test_a_layer_that_couples_examples_is_named(function):
     sift = SinglePass(with_layer(Layer(function)), F.cross_entropy, keep=KEEP)
     for _ in range(2):  # as where the cell of a notebook is run again
-        with pytest.raises(GradientError, match=r"the others: 2 \(Layer\).*SelectiveLoader"):
+        named = r"depends on the others: 2 \(Layer\).*SelectiveLoader"
+        with pytest.raises(GradientError, match=named):
             sift(*images())
 
 

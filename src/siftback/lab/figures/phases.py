@@ -1,4 +1,4 @@
-"""How much sooner, and where the time goes: table 1, figures 1, 10 and 18 of Jiang et al. 2019."""
+"""Speed-ups, and where the time goes: table 1, figures 1, 10 and 18 of Jiang et al. 2019."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

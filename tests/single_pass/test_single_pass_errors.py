@@ -5,11 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from siftback import Selection, SinglePass, Threshold
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, GradientError, LossError, TraceError
+from siftback.single_pass.row_layout import Unknown, find_layouts
 from single_pass_models import CASES, CLASSES, SIDE, Mlp, images
 from toys import All
 
@@ -119,6 +121,21 @@ def test_bags_of_embeddings_are_refused_where_they_are_trained(mode, is_trained)
             sift(words, targets)
     else:
         sift(words, targets).backward()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["cudnn", "efficient", "flash"])
+def test_fused_attention_of_gpus_is_refused_where_it_drops_out(name, dropout):
+    operator = getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention")
+    masked = () if name == "flash" else (None, True)
+
+    def attend(heads):
+        return operator(heads, heads, heads, *masked, dropout)[1]  # what is saved for the backward
+
+    # Such an operator needs no GPU to be traced.
+    traced = make_fx(attend, tracing_mode="symbolic")(torch.empty(6, 2, 5, 8, device="meta"))
+    *_, saved = find_layouts(traced.graph).by_name.values()
+    assert isinstance(saved, Unknown) == (dropout > 0)
 
 
 @pytest.mark.parametrize(

@@ -424,17 +424,8 @@ def pair_losses(loss_fn: LossFn) -> Losses:
 
     Raises:
         BatchError: If called with a batch that is not a pair.
-        ConfigError: If the function needs other arguments than outputs and targets.
-    """
-    check_takes_pair(loss_fn)
-    return functools.partial(pair_loss, per_example(loss_fn))
-
-
-def check_takes_pair(loss_fn: LossFn) -> None:
-    """Checks that a loss function can be called with outputs and targets.
-
-    Raises:
-        ConfigError: If it needs other arguments, as `GaussianNLLLoss` does.
+        ConfigError: If the function needs other arguments than outputs and targets, as
+            `GaussianNLLLoss` does.
     """
     parameters = loss_parameters(check_object("loss_fn", loss_fn, "a loss function", "__call__"))
     try:
@@ -446,6 +437,7 @@ def check_takes_pair(loss_fn: LossFn) -> None:
             "outputs and the targets of a batch: give losses=fn(model, batch) in its place, which "
             "calls it and returns one loss per example"
         ) from None
+    return functools.partial(pair_loss, per_example(loss_fn))
 
 
 def pair_loss(unreduced: LossFn, model: nn.Module, batch: Any) -> Tensor:
@@ -478,22 +470,14 @@ def resolve_losses(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
         losses: ``losses(model, batch)``, for any batch.
 
     Raises:
-        ConfigError: If both or neither are given.
-    """
-    check_loss_form(loss_fn, losses)
-    return losses or pair_losses(cast(LossFn, loss_fn))
-
-
-def check_loss_form(loss_fn: LossFn | None, losses: Losses | None) -> None:
-    """Checks that one of the two forms of a loss is passed.
-
-    Raises:
-        ConfigError: If both or neither are, or ``losses`` is not a function.
+        ConfigError: If both or neither are given, one is not a function, or ``loss_fn`` needs other
+            arguments than outputs and targets.
     """
     advice = "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"
     check_either(advice, loss_fn=loss_fn, losses=losses)
     if losses is not None:
         check_object("losses", losses, "a function losses(model, batch)", "__call__")
+    return losses or pair_losses(cast(LossFn, loss_fn))
 
 
 def check_finite(losses: Tensor, name: Callable[[int], str], advice: str = "") -> None:

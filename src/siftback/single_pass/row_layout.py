@@ -126,8 +126,9 @@ def find_layout(node: fx.Node, by_name: Mapping[str, Layout], batch: Symbols) ->
         return None
     if len(dims) > 1:
         return Unknown(f"shape {_written(shape)} has the batch in more than one dimension")
-    if "_embedding_bag" in map(operation, node.all_input_nodes) and node.args[1]:
-        return Unknown("bags are saved by where they begin among the entries of the whole batch")
+    # Of an operation with several results those after the first are for its backward.
+    if node.target is operator.getitem and node.args[1] and (why := _coupling(node.args[0])):
+        return Unknown(why)
     dim = dims[0]
     factor = batch_factor(shape[dim], batch)
     if not factor:
@@ -138,6 +139,16 @@ def find_layout(node: fx.Node, by_name: Mapping[str, Layout], batch: Symbols) ->
     if isinstance(layout, RowLayout) and not any(isinstance(f, int) for f in layout[1:]):
         return Unknown(f"shape {_written(shape)} has lengths on both sides of the batch")
     return layout
+
+
+def _coupling(node: Any) -> str:
+    """Returns why the backward of an operation needs the whole batch; "" if it does not."""
+    if operation(node) == "_embedding_bag":
+        return "bags are saved by where they begin among the entries of the whole batch"
+    numbers = [value for value in node.args if isinstance(value, float)]  # dropout's probability
+    if "_scaled_dot_product" in operation(node) and any(numbers):
+        return "attention draws its dropout again in the backward, by places in the whole batch"
+    return ""
 
 
 def _layout_of_product(

@@ -19,9 +19,8 @@ from siftback.losses.per_example import (
     Losses,
     LossFn,
     Reduction,
-    check_loss_form,
     check_losses,
-    check_takes_pair,
+    resolve_losses,
     split_pair,
 )
 from siftback.processes.barrier import barrier
@@ -179,12 +178,10 @@ class SinglePass(nn.Module):
         self.stats = SinglePassStats()
         self._has_met = False
         self._pending: Pending = {}
-        check_loss_form(loss_fn, losses)
-        self._losses, self._takes_pairs = losses, loss_fn is not None
-        if loss_fn is not None:
-            check_takes_pair(loss_fn)
+        resolve_losses(loss_fn, losses)  # raises what is wrong with them
+        self._losses = losses
         # Losses per example have no divisor of their own: the loss is their mean.
-        self._reduction = Reduction(cast(LossFn, loss_fn) if self._takes_pairs else torch.mean)
+        self._reduction = Reduction(torch.mean if loss_fn is None else loss_fn)
         self._reduction.check_name()
         self._traced = trace(self._plain, backend, self._pending, self.stats)
 
@@ -211,7 +208,7 @@ class SinglePass(nn.Module):
         count = tree.size(whole)
         if count == 0:
             raise BatchError("an empty batch: leave empty batches out of the loader")
-        targets = split_pair(whole)[1] if self._takes_pairs else None
+        targets = split_pair(whole)[1] if self._losses is None else None
         device = common_device(self.model, whole)
         if not self.stats.seen:
             check_untrained(self.selector)

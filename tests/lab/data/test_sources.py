@@ -193,7 +193,7 @@ def write_splits(root: Path, tests: str = "test") -> dict[str, dict[str, np.ndar
     return sets
 
 
-@pytest.mark.parametrize("tests", ["test", "validation", "valid", "val", "dev", "holdout"])
+@pytest.mark.parametrize("tests", ["test", "validation", "valid", "val", "dev", "Val", "holdout"])
 def test_folders_are_read_pixel_for_pixel(tests, places, capsys):
     sets = write_splits(places / "pets", tests)
     (places / "pets/train/cat/notes.txt").write_text("not an image")
@@ -213,6 +213,54 @@ def test_folders_are_read_pixel_for_pixel(tests, places, capsys):
         "Decoding pets (train): 5 images",
         "Decoding pets (test): 3 images",
     ]
+
+
+def test_capitals_in_the_names_of_splits_make_no_difference(places):
+    write_splits(places / "pets", "TEST")
+    (places / "pets/train").rename(places / "pets/Train")
+    data = load(f"imagefolder:{places / 'pets'}")
+    assert (len(data.train_labels), len(data.test_labels)) == (5, 3)
+    assert torch.equal(
+        load(f"imagefolder:{places / 'pets'},test=TEST").test_inputs, data.test_inputs
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "tests"),
+    [("eval", None), ("testing", None), ("eval", "test"), ("Test", "test"), ("Train", None)],
+)
+def test_a_folder_of_images_beside_train_is_not_passed_over(name, tests, places):
+    write_splits(places / "pets", name)
+    if tests:
+        write_folders(places / "pets/test", {"ant": draw(4, 5, 7, 6, 3)})
+    address = f"imagefolder:{places / 'pets'}"
+    for train in ("", ",train=train"):
+        with pytest.raises(
+            ConfigError, match=rf"pets/{name} .*beside train/.* as ,test={name}, or"
+        ):
+            load(f"{address}{train}")
+    assert len(load(f"{address},test={name}").test_labels) == 3
+    if tests:
+        assert len(load(f"{address},test=test").test_labels) == 5
+
+
+def test_what_sets_have_beside_train_may_stay(places):
+    write_splits(places / "pets", "val")
+    write_splits(places / "pets", "test")
+    write_folders(places / "pets", {"unlabelled": draw(4, 2, 9, 9, 3), ".git": draw(4, 2, 9, 9)})
+    write_folders(places / "pets/.cache", {"a": draw(4, 2, 9, 9)})
+    (places / "pets/annotations/boxes").mkdir(parents=True)
+    (places / "pets/annotations/boxes/0.xml").write_text("no image")
+    assert len(load(f"imagefolder:{places / 'pets'}").test_labels) == 3
+
+
+def test_a_class_may_be_of_trains(places):
+    images = {"Bus": draw(0, 5, 4, 4), "Train": draw(1, 5, 4, 4)}
+    write_folders(places / "vehicles", images)
+    assert load(f"imagefolder:{places / 'vehicles'}").names == ("Bus", "Train")
+    write_folders(places / "unsorted", {"Train": draw(0, 5, 4, 4), "Test": draw(1, 5, 4, 4)})
+    with pytest.raises(ConfigError, match="Train holds 0 folders of images"):
+        load(f"imagefolder:{places / 'unsorted'}")
 
 
 def test_a_folder_without_train_is_split(places):
@@ -302,7 +350,7 @@ def test_an_image_that_cannot_be_read_here_is_named(places):
         (lambda root: write_folders(root / "test", {"dog": draw(0, 1, 7, 6, 3)}), "is not one of"),
         (lambda root: (root / "train/ant/0.png").write_bytes(b"no"), r"ant/0\.png cannot be read"),
         (lambda root: cut(root / "test/ant/0.png"), r"test/ant/0\.png cannot be read"),
-        (lambda root: (root / "train").rename(root / "Train"), "holds no images"),
+        (lambda root: (root / "train").rename(root / "training"), "holds no images"),
         (lambda root: (root / "train/ant").rename(root / "ant"), "holds 1 folders of images"),
         (lambda root: root.rename(root.with_name("away")), "there is no folder"),
     ],

@@ -44,12 +44,12 @@ def read_folders(address: Address) -> EncodedSet:
 
     Classes are numbered in the order of their names. The options ``train`` and ``test`` name other
     folders; ``validation``, ``valid``, ``val`` or ``dev`` stands for ``test`` where that is
-    missing.
+    missing. Capitals in these names make no difference.
 
     Raises:
-        ConfigError: If there is no such folder, a class has no images or is none to train
-            on, an image lies in a folder within its class or cannot be read, or the sizes differ
-            and none is asked for.
+        ConfigError: If there is no such folder, one beside ``train/`` with images by class would
+            not be read, a class has no images or is none to train on, an image lies in a folder
+            within its class or cannot be read, or the sizes differ and none is asked for.
     """
     # Not by the imagefolder of datasets: it reads a class named "test" as a split, adds a class of
     # the test folder alone to the classes, passes over a class without images, and drops all labels
@@ -95,17 +95,26 @@ def read_folders(address: Address) -> EncodedSet:
 def find_folders(address: Address) -> dict[str, Path]:
     """Finds the folder to train on and, where there is one, the folder to test on."""
     root, options = address.path, address.options
-    if not root.is_dir():
-        raise ConfigError(f"{address}: there is no folder {root}: give one that holds images")
+    siblings = list_classes(root)
     for split in {"train", "test"} & {*options}:
         if not (root / options[split]).is_dir():
             raise ConfigError(f"{address}: {split}={options[split]}, but {root} has no such folder")
-    if not {"train", "test"} & {*options} and not (root / "train").is_dir():
+    known = {name.lower(): name for name in siblings if name.lower() in ("train", *TEST_SPLITS)}
+    nested = [name for name in siblings if images_in(root / name, "[!.]*/*")]
+    splits = known | options
+    train = splits.get("train", "train")
+    tests = [splits[split] for split in TEST_SPLITS if split in splits]
+    # Train/ of images alone is a class, as of vehicles, unless it has a Test/ beside it.
+    is_class = train not in ("train", *nested) and not tests
+    if not {"train", "test"} & {*options} and (is_class or "train" not in known):
         return {"train": root}
-    folders = {"train": root / options.get("train", "train")}
-    names = [options["test"]] if "test" in options else TEST_SPLITS
-    tests = [root / name for name in names if (root / name).is_dir()]
-    return folders | ({"test": tests[0]} if tests else {})
+    unread = [name for name in nested if name not in (train, *known.values())]
+    if unread and "test" not in options:
+        raise ConfigError(
+            f"{root / unread[0]} holds images by class beside {train}/, and would not be read: "
+            f"name the folder to test on by test=, as ,test={unread[0]}, or remove it"
+        )
+    return {"train": root / train} | ({"test": root / tests[0]} if tests else {})
 
 
 def images_in(folder: Path, pattern: str = "*") -> list[Path]:
@@ -116,7 +125,7 @@ def images_in(folder: Path, pattern: str = "*") -> list[Path]:
 def list_classes(folder: Path) -> list[str]:
     """Lists the folders within a folder, by name."""
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}: name the one to train on by train=")
+        raise ConfigError(f"there is no folder {folder}: give one of images, by PATH or by train=")
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
 
 

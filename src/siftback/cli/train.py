@@ -4,7 +4,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -303,7 +302,8 @@ def run_command(
     Args:
         recipe: Name of a recipe, or a TOML file like one.
         seeds: Seeds in place of the recipe's, separated by commas.
-        only: Train and draw only the comparisons whose names begin so: mnist.
+        only: Train and draw only some comparisons, separated by commas: names, such as mnist-4, or
+            beginnings of several, such as mnist.
         out: Folder of all runs; recipes that share some find them here.
         dry_run: Print what would run, and run nothing.
     """
@@ -321,11 +321,15 @@ def run_command(
     changes = recipes.parse_changes(changed or [])
     if seeds is not None:
         changes["seeds"] = parse_seeds(seeds)
-    named = recipes.recipe_plans(experiment, size, out, changes)
-    plans = {folder: plan for folder, plan in named.items() if folder.name.startswith(only or "")}
-    if not plans:
-        names = listed(folder.name for folder in named)
-        raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
+    plans = recipes.recipe_plans(experiment, size, out, changes)
+    if only:
+        names, matches = [folder.name for folder in plans], set[str]()
+        for name in map(str.strip, only.split(",")):
+            begun = {other for other in names if name and other.startswith(name)}
+            if not begun:
+                raise ConfigError(f"--only {only}: no name begins so; there are {listed(names)}")
+            matches |= begun & {name} or begun
+        plans = {folder: plan for folder, plan in plans.items() if folder.name in matches}
     existing = existing_policy(overwrite, resume)
     table = recipes.plan_table(plans)  # all of it is checked before anything runs
     if dry_run:
@@ -333,8 +337,8 @@ def run_command(
         return
     finished = {folder for folder, plan in plans.items() if is_finished(plan, folder)}
     left = [folder for folder in plans if overwrite or folder not in finished]
-    work = partial(most_work, [plans[folder].settings for folder in left])
-    use_threads(threads, work, left if resume else [])
+    settings = [plans[folder].settings for folder in left]
+    use_threads(threads, lambda: most_work(settings), left if resume else [])
     console = Console(stderr=True)
     try:
         with ConsoleReporter(console) as reporter:

@@ -64,19 +64,16 @@ def models_command(
         "rows": {"classes": classes, "channels": 64, "size": (1, 1)},
         "pixels": {"classes": 3, "channels": 2},
     }
-    rows = []
-    for name in models.LISTED:
-        model = models.find_architecture(name)
-        parameters = models.count(name, width, **sizes[model.takes])
-        rows.append(
-            {
-                "model": name,
-                "what it is": model.what,
-                "width": str(width or model.width),
-                "takes": model.takes,
-                "parameters": f"{parameters:,}",
-            }
-        )
+    rows = [
+        {
+            "model": name,
+            "what it is": model.what,
+            "width": str(width or model.width),
+            "takes": model.takes,
+            "parameters": f"{models.count(name, width, **sizes[model.takes]):,}",
+        }
+        for name, model in ((name, models.find_architecture(name)) for name in models.LISTED)
+    ]
     caption = (
         f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "
         "densenet-bc-D, D is any depth of 6n + 4; wrn-D-K-dropP drops out a share P. Models of "

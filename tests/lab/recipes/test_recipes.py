@@ -482,6 +482,25 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ("mnist-1", ["mnist-1"]),
+        ("mnist", ["mnist-1", "mnist-2", "mnist-4", "mnist-8", "mnist-16"]),
+        ("mnist-16, digits-1,mnist-1", ["digits-16", "mnist-1", "mnist-16"]),
+    ],
+)
+def test_comparisons_are_named_whole_or_by_their_beginning(
+    monkeypatch, capsys, tmp_path, only, expected
+):
+    monkeypatch.setenv("COLUMNS", "400")
+    arguments = ("run", "pays", "--only", only, "--out", tmp_path, "--dry-run")
+    status, printed, err = run_siftback(monkeypatch, capsys, *arguments)
+    assert status == 0, err
+    names = re.findall(r"pays-small/(\S+)", printed)
+    assert sorted(names) == sorted(expected)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("run", "fig0"), "no recipe 'fig0'"),

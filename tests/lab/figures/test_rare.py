@@ -1,5 +1,6 @@
 """The table of rare classes, against its definition, and the errors of a run in it."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,3 +56,17 @@ def test_a_run_has_the_errors_of_its_rare_and_common_classes(tmp_path):
         assert float(mean) == pytest.approx(run.test_error_final, abs=1.0)  # classes alike in size
     assert isinstance(ANALYSES["rare"]([Comparison.read(tmp_path)]), Grid)
     assert torch.tensor([run.steps for run in runs]).min() > 10
+
+
+@pytest.mark.parametrize("tested", [(3, 9), (0, 2)])
+def test_classes_that_are_not_tested_on_have_no_error(tested, tmp_path):
+    first, last = tested
+    images, labels = np.zeros((100, 8, 8), np.uint8), np.arange(100) % 10
+    arrays = {"x_train": images, "y_train": labels, "x_test": images[:20]}
+    np.savez(tmp_path / "a.npz", **arrays, y_test=np.repeat(np.array(tested), 10))
+    asked = Settings(f"npz:{tmp_path / 'a.npz'}", "mlp", width=4, epochs=1.0, batch_size=10, rare=2)
+    compare(Plan(asked, ["traditional"], [1.0], [0], matched=False), tmp_path, Reporter())
+    (run,) = Comparison.read(tmp_path).runs
+    assert (run.test_error_rare is None, run.test_error_common is None) == (first > 2, last < 3)
+    texts = [path.read_text() for path in (tmp_path / "summary.json", tmp_path / run.record)]
+    assert "NaN" not in "".join(texts)

@@ -169,7 +169,7 @@ class RunSummary:
         tokens_per_character: Of the text to test on, for language: what loss in bits per character
             follows from. None for classifiers.
         test_error_rare: Test error at the end in the classes that `--rare` made rare, in percent,
-            the mean over these classes; None where there are none.
+            the mean over those of them that are tested on; None where there are none.
         test_error_common: The same of the other classes.
         test_error_worst: Test error at the end in the class where it is highest, in percent; None
             in older records, and where there are no classes.

@@ -318,8 +318,9 @@ class Training:
             measured["test_error_worst"] = float(errors[~errors.isnan()].max())
         if self.settings.rare > 1:
             rare = rare_classes(data.classes)
-            measured["test_error_rare"] = float(errors[:rare].nanmean())
-            measured["test_error_common"] = float(errors[rare:].nanmean())
+            for name, group in (("rare", errors[:rare]), ("common", errors[rare:])):
+                if not group.isnan().all():  # which is so of classes without rows to test on
+                    measured[f"test_error_{name}"] = float(group.nanmean())
         return RunSummary(
             strategy=self.run.strategy,
             matched_to=self.run.matched_to,

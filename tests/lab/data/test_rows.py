@@ -174,6 +174,29 @@ def test_integers_texts_and_truth_values_are_labels(tmp_path: Path) -> None:
     assert load(f"table:{tmp_path / 'c.parquet'}").train_inputs.shape[1] == 12
 
 
+def test_whole_numbers_are_labels_however_they_are_written(tmp_path: Path) -> None:
+    cells = {"a.csv": [0, 1, 2], "b.csv": ["0.0", "1.0", "2.0"], "c.parquet": [0.0, 1.0, 2.0]}
+    for name, labels in cells.items():
+        write(tmp_path / name, columns_of() | {"label": labels * (N // 3)})
+    for train in cells:
+        for test in {*cells} - {train}:
+            data = load(f"table:{tmp_path / train},test={test}")
+            assert data.names == ("0", "1", "2")
+            assert data.train_labels.tolist() == data.test_labels.tolist() == [0, 1, 2] * (N // 3)
+    large = [2**62, 2**62 + 1, 2**62 + 2] * (N // 3)  # which a double does not tell apart
+    write(tmp_path / "a.csv", columns_of() | {"label": large})
+    data = load(f"table:{write(tmp_path / 'd.csv', columns_of() | {'label': large})},test=a.csv")
+    assert data.test_labels.tolist() == [0, 1, 2] * (N // 3)
+
+
+@pytest.mark.parametrize("ending", ["PARQUET", "pq", "Pq", "CSV"])
+def test_endings_are_read_in_any_case(ending: str, tmp_path: Path) -> None:
+    expected = load(f"table:{write(tmp_path / 'a.parquet', columns_of())}")
+    path = write(tmp_path / f"b.{'csv' if ending == 'CSV' else 'parquet'}", columns_of())
+    data = load(f"table:{path.rename(path.with_suffix('.' + ending))}")
+    assert torch.equal(data.train_inputs.nan_to_num(9), expected.train_inputs.nan_to_num(9))
+
+
 def test_a_column_is_a_number_by_all_of_its_rows(tmp_path: Path) -> None:
     # The reader of CSV tells types from the first block of a file, of a megabyte.
     count = 60_000
@@ -229,6 +252,7 @@ def test_too_many_categories_are_refused(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"label": ["cat", "dog", "fox"] * 20}, "'fox' among the labels to test on"),
+        ({"label": [1.5, 2.5, 3.5] * 20}, "'label' of type double has to hold an integer"),
         ({"colour": None}, "'colour' is not in the table to test on"),
         ({"colour": [1.5, 2.5, 3.5] * 20}, "'colour' holds texts to train on and numbers"),
         ({"colour": [" red", "Blue"] * 30}, "'colour' has other categories in all rows to test"),

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
-from pyarrow import csv
+from pyarrow import csv, parquet
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import TableData, add_test_split, check_memory
 from siftback.lab.data.source import LABEL, Address, Splits
-from siftback.lab.data.tables import VALUE, naming_damage, read_cells, read_file, read_labels
+from siftback.lab.data.tables import VALUE, naming_damage, read_cells, read_labels
 
 MOST_CATEGORIES = 1000
 """The most categories of a column, each of which is an input of the model."""
@@ -25,6 +25,8 @@ MISSING = [
 
 LARGEST = 1e100
 """The largest number, so that its square is one too."""
+
+PARQUET = (".parquet", ".pq")
 
 READ_AT_ONCE = 2**31 - 1  # bytes, the most that the reader of CSV takes
 
@@ -51,12 +53,12 @@ def read_rows(address: Address) -> TableData:
     tables = {"train": read_table(address.path, name)}
     if "test" in options:
         # A number of any sort is one, and a column without values has no type to hold others to.
+        # Labels that are numbers are left to the values too, as a double may not hold them.
         types = {
-            field.name: pa.float64()
-            if is_numeric(field.type) and field.name != label
-            else field.type
+            field.name: pa.float64() if is_numeric(field.type) else field.type
             for field in tables["train"].schema
-            if not pa.types.is_null(field.type) and not pa.types.is_boolean(field.type)
+            if field.type not in (pa.null(), pa.bool_())
+            and not (field.name == label and is_numeric(field.type))
         }
         tables["test"] = read_table(file_beside(address, "test"), name, types)
     columns = tables["train"].column_names
@@ -121,8 +123,8 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
     if not path.is_file():  # reading a pipe would wait for ever
         raise ConfigError(f"{name}: there is no file {path}: give one of CSV or Parquet")
     with naming_damage(path):
-        if path.suffix == ".parquet":
-            table = read_file(path)
+        if path.suffix.lower() in PARQUET:
+            table = parquet.read_table(path)
         else:
             table = csv.read_csv(
                 path,

@@ -110,13 +110,16 @@ def read_encoded(table: pa.Table, column: str, name: str) -> pa.ChunkedArray:
 
 
 def read_cells(table: pa.Table, column: str, kind: str, name: str) -> list[Any]:
-    """Reads the cells of a column, all of a kind of ``CELL_TYPES``.
+    """Reads the cells of a column, all of a kind of ``CELL_TYPES``; 1.0 is the integer 1.
 
     Raises:
         ConfigError: If the column is missing, or a cell is of another kind.
     """
     check_columns(table.column_names, (column,), name)
-    cells: list[Any] = table[column].to_pylist()
+    cells = [
+        int(cell) if isinstance(cell, float) and cell.is_integer() else cell
+        for cell in table[column].to_pylist()
+    ]
     if not {*map(type, cells)} <= CELL_TYPES[kind]:
         raise ConfigError(
             f"{name}: column {column!r} of type {table[column].type} has to hold {kind} in each "
@@ -151,14 +154,9 @@ def open_published(name: str, published: Published) -> EncodedSet:
         names = published.names or tuple(feature.get("names", ()))
     for columns in (published.columns, (published.label,)):
         check_columns(schema.names, columns, str(first))
-    groups = None
-    if published.group:
-        cells = [
-            cell
-            for path in paths["train"]
-            for cell in read_cells(read_file(path), published.group, NUMBER, str(path))
-        ]
-        groups = torch.tensor(cells)
+    groups: list[int] = []
+    for path in paths["train"] if published.group else ():
+        groups += read_cells(read_file(path), published.group, NUMBER, str(path))
     inputs = next(column for column in published.columns if column in schema.names)
     is_text = published.length > 0
 
@@ -182,7 +180,7 @@ def open_published(name: str, published: Published) -> EncodedSet:
         names=names or tuple(map(str, range(published.classes))),
         files=[path for sources in paths.values() for path in sources],
         is_text=is_text,
-        groups=groups,
+        groups=torch.tensor(groups) if groups else None,
     )
 
 

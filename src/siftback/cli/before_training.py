@@ -16,7 +16,7 @@ PROBED = (
 )
 SCORED = (
     *("data", "model", "width", "norm", "batch_size", "rate", "lr", "momentum", "weight_decay"),
-    *("cutout", "train_limit", "precision", "device", "validation"),
+    *("cutout", "train_limit", "max_tokens", "precision", "device", "validation", "rare"),
 )
 
 

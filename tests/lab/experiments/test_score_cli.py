@@ -55,6 +55,23 @@ def test_score_prune_and_train_on_what_is_kept(call: Call, tmp_path: Path) -> No
     assert run.examples_forwarded == 150
 
 
+def test_a_subset_of_rare_classes_is_scored_with_them(call: Call, tmp_path: Path) -> None:
+    table, kept, out = (tmp_path / name for name in ("el2n.parquet", "kept.parquet", "run"))
+    train = ("train", *QUICK, "--epochs", "1", "--strategy", "traditional", "--out", out)
+    rare = ("--rare", "10", "--subset", kept)
+    for options, is_same in (((), False), (("--rare", "10"), True)):
+        brief = (*QUICK, "--models", "1", "--epochs", "0", *options)
+        assert call("score", *brief, "--score", "el2n", "--out", table)[0] == 0
+        assert call("prune", "--scores", table, "--out", kept, "--drop", "0.25")[0] == 0
+        status, _, err = call(*train, *rare)
+        if not is_same:
+            assert "(200 examples, are 146, of other labels): give the same options as to" in err
+        assert status == (0 if is_same else 2), err
+    (run,) = Comparison.read(out).runs
+    assert run.examples_forwarded == len(indices(kept)) // 50 * 50 == 100
+    assert len(indices(kept)) == 109
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

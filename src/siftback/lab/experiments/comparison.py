@@ -311,14 +311,8 @@ def prepare_data(plan: Plan) -> DataSet:
     """
     settings = plan.settings
     training_device(settings)
-    data: DataSet = load(
-        settings.data,
-        settings.train_limit,
-        settings.validation,
-        settings.flip,
-        settings.max_tokens,
-        settings.rare,
-    )
+    limits = settings.train_limit, settings.validation, settings.flip, settings.max_tokens
+    data: DataSet = load(settings.data, *limits, settings.rare)
     if settings.subset is not None:
         data = data.subset(
             scores.read_subset(Path(settings.subset), settings, data)

@@ -177,9 +177,9 @@ def score_examples(
     Raises:
         ConfigError: If there is no such score, or it cannot be computed with the settings.
     """
-    data = data or load(
-        settings.data, settings.train_limit, settings.validation, max_tokens=settings.max_tokens
-    )
+    # Labels are as they are; a subset by them is of those that --flip makes wrong too.
+    limits = settings.train_limit, settings.validation, 0.0, settings.max_tokens
+    data = data or load(settings.data, *limits, settings.rare)
     check_score(name, settings, data)
     check_model_fits(settings, data)
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]

@@ -251,7 +251,10 @@ def test_too_many_categories_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"label": ["cat", "dog", "fox"] * 20}, "'fox' among the labels to test on"),
+        (
+            {"label": ["cat", "dog", "fox"] * 20},
+            "'fox' among .* or name others to test on by test=",
+        ),
         ({"label": [1.5, 2.5, 3.5] * 20}, "'label' of type double has to hold an integer"),
         ({"colour": None}, "'colour' is not in the table to test on"),
         ({"colour": [1.5, 2.5, 3.5] * 20}, "'colour' holds texts to train on and numbers"),
@@ -286,6 +289,29 @@ def test_categories_of_a_file_of_csv_are_read_as_training_has_them(tmp_path: Pat
     write(tmp_path / "b.csv", tests)
     data = load(f"table:{tmp_path / 'a.csv'},test=b.csv,drop=weight,rooms,colour,new")
     assert data.test_inputs[:3].tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+
+
+def test_files_of_csv_differ_in_what_is_not_read(tmp_path: Path) -> None:
+    columns, tests = columns_of() | {"id": [*range(N)]}, columns_of(30) | {"id": ["T7"] * 30}
+    write(tmp_path / "a.csv", columns)
+    write(tmp_path / "b.csv", tests)
+    data = load(f"table:{tmp_path / 'a.csv'},test=b.csv,drop=id")
+    assert (len(data.train_labels), len(data.test_labels)) == (N, 30)
+    write(tmp_path / "b.csv", tests | {"weight": ["heavy", *tests["weight"][1:]]})
+    with pytest.raises(ConfigError, match="'weight' holds numbers to train on and texts to test"):
+        load(f"table:{tmp_path / 'a.csv'},test=b.csv,drop=id")
+
+
+def test_views_of_texts_are_texts(tmp_path: Path) -> None:
+    expected = load(f"table:{write(tmp_path / 'a.parquet', columns_of())}")
+    table = pa.table(columns_of())
+    for name in ("colour", "label"):
+        views = table[name].cast(pa.string_view())
+        table = table.set_column(table.column_names.index(name), name, views)
+    parquet.write_table(table, tmp_path / "b.parquet")
+    data = load(f"table:{tmp_path / 'b.parquet'}")
+    assert torch.equal(data.train_inputs.nan_to_num(9), expected.train_inputs.nan_to_num(9))
+    assert data.names == expected.names
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,14 @@ def test_a_file_is_windows_of_characters(verses):
     assert load(f"text:{verses}", train_limit=9, max_tokens=16).train_labels.shape == (9, 16)
 
 
+def test_the_mark_of_a_file_of_windows_is_no_character(verses):
+    plain = load(f"text:{verses}", max_tokens=16)
+    verses.write_text(verses.read_text(), encoding="utf-8-sig")
+    data = load(f"text:{verses}", max_tokens=16)
+    assert data.classes == plain.classes
+    assert torch.equal(data.train_inputs, plain.train_inputs)
+
+
 def test_a_file_may_be_windows_of_byte_pairs(verses):
     data = load(f"text:{verses},tokens=bpe,vocabulary=300", max_tokens=8)
     whole = verses.read_text()

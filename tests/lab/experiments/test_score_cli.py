@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 from command_line import Call
@@ -82,6 +83,10 @@ def test_a_subset_of_rare_classes_is_scored_with_them(call: Call, tmp_path: Path
             "aum of models that are trained for score_epochs=0",
         ),
         (("score", "--overlap", "a", "b"), "a does not exist: make it with siftback score"),
+        (
+            ("score", "--data", "picture:a.png", "--model", "siren", "--batch-size", "16"),
+            "has none: give one of loss, irreducible, sb-uses",
+        ),
         (("prune", "--scores", "a"), "a does not exist: make it with siftback score"),
         (("prune", "--scores", "a", "--window", "x"), "give numbers separated by commas"),
         (("prune", "--scores", "a", "--window", "0.1"), "give two shares, such as 0.1,0.9"),
@@ -90,8 +95,14 @@ def test_a_subset_of_rare_classes_is_scored_with_them(call: Call, tmp_path: Path
     ],
 )
 def test_bad_options_are_a_line(
-    call: Call, tmp_path: Path, arguments: tuple[str, ...], message: str
+    call: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.effect_noise((8, 8), 64).save("a.png")
     status, _, err = call(*arguments, "--out", tmp_path / "out")
     assert status == 2
     assert message in err

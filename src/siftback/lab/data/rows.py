@@ -13,7 +13,7 @@ from pyarrow import csv, parquet
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import TableData, add_test_split, check_memory
 from siftback.lab.data.source import LABEL, Address, Splits
-from siftback.lab.data.tables import VALUE, naming_damage, read_cells, read_labels
+from siftback.lab.data.tables import STRINGS, VALUE, naming_damage, read_cells, read_labels
 
 MOST_CATEGORIES = 1000
 """The most categories of a column, each of which is an input of the model."""
@@ -52,14 +52,9 @@ def read_rows(address: Address) -> TableData:
     label = options.get("label", LABEL)
     tables = {"train": read_table(address.path, name)}
     if "test" in options:
-        # A number of any sort is one, and a column without values has no type to hold others to.
-        # Labels that are numbers are left to the values too, as a double may not hold them.
-        types = {
-            field.name: pa.float64() if is_numeric(field.type) else field.type
-            for field in tables["train"].schema
-            if field.type not in (pa.null(), pa.bool_())
-            and not (field.name == label and is_numeric(field.type))
-        }
+        # Alone, codes of digits among its texts would be read as numbers.
+        schema = tables["train"].schema
+        types = {field.name: field.type for field in schema if str(field.type) in STRINGS}
         tables["test"] = read_table(file_beside(address, "test"), name, types)
     columns = tables["train"].column_names
     dropped = options["drop"].split(",") if "drop" in options else []
@@ -125,6 +120,9 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
     with naming_damage(path):
         if path.suffix.lower() in PARQUET:
             table = parquet.read_table(path)
+            # No rows can be taken of views, which DataFusion writes.
+            kinds = [pa.string() if str(k) == "string_view" else k for k in table.schema.types]
+            table = table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
         else:
             table = csv.read_csv(
                 path,
@@ -211,7 +209,7 @@ def plain_cells(column: pa.ChunkedArray, where: str) -> pa.Array:
         column = column.cast(kind.value_type)
     elif is_numeric(kind) or types.is_null(kind):
         return column.cast(pa.float64(), safe=False).combine_chunks()
-    elif not (types.is_string(kind) or types.is_large_string(kind)):
+    elif str(kind) not in STRINGS:
         raise ConfigError(
             f"{where} of type {kind} holds neither numbers nor texts: write it as such, or leave "
             "it out by drop="

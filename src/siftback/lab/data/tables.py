@@ -86,7 +86,7 @@ def read_labels(
     if values and (unknown := {*cells} - {*values}):
         raise ConfigError(
             f"{name} has {min(unknown)!r} among the labels to {split} on, and not to "
-            "train on: name other splits by train= and test="
+            "train on: leave these rows out, or name others to test on by test="
         )
     numbers = {value: number for number, value in enumerate(values)}
     labels = np.asarray([numbers.get(cell, cell) for cell in cells]).astype(np.int64)
@@ -245,7 +245,8 @@ def naming_damage(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # a damaged file can fail in any way
         raise ConfigError(
-            f"{path} is damaged ({type(error).__name__}: {error}): put a whole file in its place"
+            f"{path} is damaged or of another form ({type(error).__name__}: {error}): put a whole "
+            "file in its place"
         ) from error
 
 

@@ -126,7 +126,7 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
 
     def tokenise() -> dict[str, Tensor]:
         try:
-            whole = path.read_bytes().decode("utf-8")
+            whole = path.read_bytes().decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} cannot be read as text in UTF-8 ({error})") from error
         middle = int(TRAIN_SHARE * len(whole))

@@ -216,9 +216,9 @@ def check_score(name: str, settings: Settings, data: DataSet) -> None:
     if name not in SCORES:
         raise ConfigError(f"no score {name!r}: {one_of(name, SCORES)}")
     if not data.has_classes and name not in OF_LOSSES:
+        others = ", ".join(score for score in OF_LOSSES if score not in OF_TOKENS)
         raise ConfigError(
-            f"{name} is of examples of a class each, and {data.name} has none: give one of "
-            f"{', '.join(OF_LOSSES)}"
+            f"{name} is of examples of a class each, and {data.name} has none: give one of {others}"
         )
     if data.kind != "language" and name in OF_TOKENS:
         raise ConfigError(

@@ -14,6 +14,13 @@ from toys import seeded
 TOKENS, WIDTH, CLASSES = (3, 11), 8, 23
 
 
+class Scaled(nn.Linear):
+    """A head that does more than its weight and bias say, as one with an adapter does."""
+
+    def forward(self, inputs):
+        return 2 * super().forward(inputs)
+
+
 def problem(dtype=torch.float64, bias=True, dropped=0.4, seed=0):
     generator = seeded(seed)
     hidden = torch.randn(*TOKENS, WIDTH, generator=generator, dtype=dtype, requires_grad=True)
@@ -140,6 +147,7 @@ def test_losses_to_select_by_are_those_of_each_token_and_carry_no_gradient():
         ),
         ({"head": nn.Linear(4, CLASSES)}, LossError, r"a head of shape \[23, 4\]"),
         ({"head": nn.Sequential()}, ConfigError, r"head=Sequential\(\): give a torch.nn.Linear"),
+        ({"head": Scaled(WIDTH, CLASSES)}, ConfigError, "head=Scaled.*a forward of its own"),
         ({"head": torch.zeros(3)}, ConfigError, r"head=float32\[3\]"),
         ({"rows": 0}, ConfigError, "rows=0"),
         ({"weights": torch.ones(3)}, LossError, r"weights of shape \[3\] for labels of shape"),
@@ -149,3 +157,9 @@ def test_what_does_not_fit_is_refused(change, error, message):
     hidden, head, labels = problem()
     with pytest.raises(error, match=message):
         chunked_cross_entropy(**{"hidden": hidden, "head": head, "labels": labels} | change)
+
+
+def test_a_head_that_does_more_than_its_weight_says_scores_no_tokens():
+    hidden, _, labels = problem()
+    with pytest.raises(ConfigError, match="head=Scaled"):
+        chunked_token_losses(hidden, Scaled(WIDTH, CLASSES), labels)

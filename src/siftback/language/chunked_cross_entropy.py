@@ -48,7 +48,8 @@ def chunked_cross_entropy(
 
     Raises:
         BatchError: If no token has a label.
-        ConfigError: If the head is neither, or ``rows`` is not an integer, at least 1.
+        ConfigError: If the head is neither, or a ``Linear`` whose forward is another, as of an
+            adapter, or ``rows`` is not an integer, at least 1.
         LossError: If shapes do not fit, or a label is not a class.
 
     >>> hidden = torch.tensor([[[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]], requires_grad=True)
@@ -176,9 +177,12 @@ def check_tokens(
         and the number of rows of a chunk.
     """
     weight, bias = (head.weight, head.bias) if isinstance(head, nn.Linear) else (head, None)
-    if not isinstance(weight, Tensor) or weight.ndim != 2:
+    # An adapter's forward adds to the product, of which its weight and bias say nothing.
+    is_adapted = isinstance(head, nn.Linear) and type(head).forward is not nn.Linear.forward
+    if is_adapted or not isinstance(weight, Tensor) or weight.ndim != 2:
         raise ConfigError(
-            f"head={format_value(head)}: give a torch.nn.Linear, or its weight of shape [V, D]"
+            f"head={format_value(head)}: give a torch.nn.Linear without a forward of its own, as "
+            "adapters have, or its weight of shape [V, D] where the logits are hidden @ weight.T"
         )
     if hidden.shape[:-1] != labels.shape or hidden.shape[-1] != weight.shape[1]:
         raise LossError(
@@ -191,9 +195,7 @@ def check_tokens(
             "give one factor per token"
         )
     positions = (labels != IGNORED).flatten().nonzero().squeeze(1)
-    classes = labels.flatten()[positions]
     advice = f"give classes of the head, or {IGNORED} for tokens to leave out"
-    check_within("labels", classes, len(weight), advice, LossError)
-    if rows is None:
-        rows = max(_LOGITS // len(weight), 1)
+    check_within("labels", labels.flatten()[positions], len(weight), advice, LossError)
+    rows = max(_LOGITS // len(weight), 1) if rows is None else rows
     return weight, bias, positions, check_integer("rows", rows, 1)

@@ -267,6 +267,7 @@ LINES = {
     "run fig5 --seeds x": "'x'",
     "run fig5 --seeds=-1 --dry-run": "seed=-1",
     "run fig5 --seeds 1,1 --dry-run": "seeds [1, 1]",
+    "compare --data fonts:x": "fonts:x: N=x",
     "run fig5 --only nosuch": "--only nosuch: no name begins so; there are fig5-small",
     "run table1 --only mnist,": "--only mnist,: no name begins so; there are cifar10, digits",
     "recipes --scale huge": "--scale huge",

@@ -17,7 +17,7 @@ import torch
 
 from command_line import Call
 from siftback import Epochs
-from siftback.cli.app import MODULES, SECTIONS, app
+from siftback.cli.app import MODULES, SECTIONS, app, print_warning
 from siftback.cli.options import use_threads
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
@@ -274,6 +274,11 @@ def test_the_help_lists_every_command_by_its_own_first_line(call: Call) -> None:
         assert f"  {name:<10}  {line}\n" in printed
     added = {one.name: one.callback.__doc__ for one in app.registered_commands}
     assert {name: text.partition("\n")[0] for name, text in added.items()} == lines
+
+
+def test_colons_of_a_warning_stay_colons(capsys: pytest.CaptureFixture[str]) -> None:
+    print_warning("table:x: [red] is :100:")
+    assert capsys.readouterr().err == "warning: table:x: [red] is :100:\n"
 
 
 def test_a_misspelt_command_is_guessed(call: Call) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from siftback import __version__
@@ -124,12 +125,12 @@ def main() -> None:
 
 def print_error(text: str) -> None:
     """Prints an error in red."""
-    Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False, style="red")
+    Console(stderr=True, soft_wrap=True).print(Text(text, "red"))
 
 
 def print_warning(message: Warning | str, *where: Any, **others: Any) -> None:
     """Prints a warning without its place in the code, as `warnings.showwarning`."""
-    Console(stderr=True, soft_wrap=True).print(f"warning: {message}", markup=False, highlight=False)
+    Console(stderr=True, soft_wrap=True).print(Text(f"warning: {message}"))
 
 
 def show_json(value: Any) -> None:

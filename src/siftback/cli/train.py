@@ -339,7 +339,7 @@ def run_command(
     left = [folder for folder in plans if overwrite or folder not in finished]
     settings = [plans[folder].settings for folder in left]
     use_threads(threads, lambda: most_work(settings), left if resume else [])
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         with ConsoleReporter(console) as reporter:
             for folder, plan in plans.items():

@@ -46,8 +46,8 @@ def test_so_is_what_is_said_of_runs(on_a_terminal: bool) -> None:
     with ConsoleReporter(console) as reporter:
         reporter.start(Run("[red]sb", 0.5, 0), 1, 1)
         reporter.update(0.5)
-        reporter.note("[bold]c[/bold]/1.pt is damaged")
-    assert "[bold]c[/bold]/1.pt is damaged" in text.getvalue()
+        reporter.note("[bold]c[/bold]/1.pt:x: is damaged")
+    assert "[bold]c[/bold]/1.pt:x: is damaged" in text.getvalue()
     if on_a_terminal:
         assert "[1/1] [red]sb 0.5, seed 0" in text.getvalue()
 

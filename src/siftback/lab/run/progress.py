@@ -123,7 +123,7 @@ class ConsoleReporter(Reporter):
 
     def note(self, text: str) -> None:
         """See `Reporter`."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
         self._last_line = time.monotonic()
 
     def finish(self, summary: RunSummary) -> None:

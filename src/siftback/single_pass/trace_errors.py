@@ -38,11 +38,10 @@ def explain(error: Exception, model: nn.Module) -> SiftbackError:
         error = error.inner_exception
     if isinstance(error, FailOnRecompileLimitHit):
         return TraceError(
-            "single-pass compiles this model again for each new shape of an example, or for each "
-            "new value of a number in the batch or in the model, and they keep changing: pad "
-            "sequences to a few lengths, or leave out of the model what fixes their length, such "
-            "as a loop over positions; pass numbers as tensors, and count in buffers; nothing "
-            "trained so far is lost"
+            "single-pass compiles this model again for each new shape of an example or value of a "
+            "number in the batch or the model, and they keep changing: pad sequences to a few "
+            "lengths, or leave out of the model what fixes their length, such as a loop over "
+            "positions; give numbers as tensors or buffers; nothing trained so far is lost"
         )
     message = str(error)
     # The Python stack at the line that could not be traced, innermost last.

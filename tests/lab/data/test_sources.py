@@ -313,6 +313,16 @@ def test_images_stand_upright(orientation, turns, ending, places):
     torch.testing.assert_close(picture, torch.tensor(np.rot90(image, turns) / 127.5 - 1).float())
 
 
+def test_the_transparency_of_a_palette_is_left_out(places):
+    for number, image in enumerate(draw(0, 10, 6, 10, 3)):
+        path = places / f"pets/{'ab'[number % 2]}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).quantize(16).save(path, transparency=bytes(range(0, 160, 10)))
+    data = load(f"imagefolder:{places / 'pets'}")
+    opaque = np.array(Image.open(path).convert("RGBA"))[..., :3]
+    assert any(np.array_equal(image.permute(1, 2, 0), opaque) for image in data.train_inputs)
+
+
 def test_damaged_exif_data_are_passed_over(places):
     images = draw(0, 12, 6, 10, 3)
     for number, image in enumerate(images):

@@ -214,6 +214,7 @@ def decode(images: Sequence[Any], mode: str, size: Size, title: str) -> Tensor:
 def decode_image(cell: Any, number: int, title: str, mode: str, size: Size) -> NDArray[np.uint8]:
     """Decodes an image: uint8 [H, W], or [H, W, 3] in colour. Arguments are those of `decode`."""
     with open_image(cell, number, title) as image:
+        image.info.pop("transparency", None)  # which Pillow would warn to leave out
         try:
             converted = image.convert(mode)
         except BROKEN as error:  # its header was whole
@@ -308,9 +309,8 @@ def read_members(address: Address) -> dict[str, Any]:
             names = [name.removesuffix(".npy") for name in file.namelist()]
             if len(set(names)) < len(names):
                 raise ValueError("it holds an array twice")
-            for name in ARRAYS:
-                if f"{name}.npy" in file.namelist():
-                    check_memory(file.getinfo(f"{name}.npy").file_size, f"{name} of {address}")
+            for name in {*ARRAYS} & {*names}:
+                check_memory(file.getinfo(f"{name}.npy").file_size, f"{name} of {address}")
             # NumPy stops where a header says that an array ends, before its checksum is compared.
             if (damaged := file.testzip()) is not None:
                 raise ValueError(f"{damaged} is damaged")

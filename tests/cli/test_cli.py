@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from command_line import Call
 from siftback import Epochs
@@ -221,6 +222,17 @@ def test_options_are_read_into_settings(call: Call, tmp_path: Path) -> None:
                 "channels_last": False, "ema": 0.9, "mixup": 0.2, "clip": 5.0}  # fmt: skip
     assert {name: recorded[name] for name in expected} == expected
     assert call("train", *QUICK, *more, "--out", tmp_path, "--resume")[0] == 0
+
+
+def test_runs_that_diverge_end_with_a_table_and_a_page(call: Call, tmp_path: Path) -> None:
+    Image.effect_noise((10, 8), 64).save(tmp_path / "a.png")
+    model = ("--data", f"picture:{tmp_path / 'a.png'}", "--model", "siren", "--width", "4")
+    how = ("--batch-size", "16", "--epochs", "2", "--lr", "1e25", "--device", "cpu")
+    asked = ("--strategies", "traditional,random", "--seed", "0,1", "--out", tmp_path / "c")
+    status, printed, err = call("compare", *model, *how, *asked)
+    assert status == 0, err
+    assert "test RMSE nan points" in printed
+    assert call("report", tmp_path / "c", "--out", tmp_path / "page.html")[0] == 0
 
 
 def test_a_sweep_prints_what_is_missing_and_what_is_done(call: Call, tmp_path: Path) -> None:

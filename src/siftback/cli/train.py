@@ -325,8 +325,7 @@ def run_command(
     if only:
         names, matches = [folder.name for folder in plans], set[str]()
         for name in map(str.strip, only.split(",")):
-            begun = {other for other in names if name and other.startswith(name)}
-            if not begun:
+            if not (begun := {other for other in names if name and other.startswith(name)}):
                 raise ConfigError(f"--only {only}: no name begins so; there are {listed(names)}")
             matches |= begun & {name} or begun
         plans = {folder: plan for folder, plan in plans.items() if folder.name in matches}

@@ -70,3 +70,4 @@ def test_classes_that_are_not_tested_on_have_no_error(tested, tmp_path):
     assert (run.test_error_rare is None, run.test_error_common is None) == (first > 2, last < 3)
     texts = [path.read_text() for path in (tmp_path / "summary.json", tmp_path / run.record)]
     assert "NaN" not in "".join(texts)
+    assert isinstance(ANALYSES["rare"]([Comparison.read(tmp_path)]), Missing)

@@ -38,6 +38,8 @@ def filled(comparison, add_run):
 def test_mean_and_spread():
     assert mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
     assert mean_and_spread(iter([7.5])) == (7.5, None)
+    assert mean_and_spread([1.0, math.inf]) == (math.inf, None)
+    assert math.isnan(mean_and_spread([math.nan, math.nan]).mean)
     with pytest.raises(statistics.StatisticsError):
         mean_and_spread([])
 

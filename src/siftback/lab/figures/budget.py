@@ -138,7 +138,7 @@ def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         if times == 1:
             continue
         runs = frame.read_runs(comparison)
-        runs = runs[runs.test_error_rare.notna()]
+        runs = runs.dropna(subset=["test_error_rare", "test_error_common"])
         for label, group in runs.groupby("label", sort=False):
             baseline = label if label == TRADITIONAL else frame.same_budget(runs, label)
             name = library_name(label)

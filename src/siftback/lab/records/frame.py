@@ -171,6 +171,8 @@ def in_order(runs: Iterable[RunSummary]) -> list[RunSummary]:
 def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
     """Returns the mean of some values and their sample standard deviation.
 
+    The deviation is None of a single value, and of those of which one is not finite.
+
     Args:
         values: One value per seed, at least one.
 
@@ -183,7 +185,8 @@ def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
     MeanAndSpread(mean=3.0, spread=None)
     """
     seeds = list(values)
-    return MeanAndSpread(statistics.mean(seeds), statistics.stdev(seeds) if seeds[1:] else None)
+    has_spread = len(seeds) > 1 and math.isfinite(sum(seeds))  # which statistics takes for granted
+    return MeanAndSpread(statistics.mean(seeds), statistics.stdev(seeds) if has_spread else None)
 
 
 def interval(

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
 import pytest
 import torch
@@ -302,16 +303,20 @@ def test_files_of_csv_differ_in_what_is_not_read(tmp_path: Path) -> None:
         load(f"table:{tmp_path / 'a.csv'},test=b.csv,drop=id")
 
 
-def test_views_of_texts_are_texts(tmp_path: Path) -> None:
+@pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 20, reason="writes no views of texts")
+def test_views_of_texts_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load(f"table:{write(tmp_path / 'a.parquet', columns_of())}")
-    table = pa.table(columns_of())
+    columns: dict[str, Any] = columns_of()
     for name in ("colour", "label"):
-        views = table[name].cast(pa.string_view())
-        table = table.set_column(table.column_names.index(name), name, views)
-    parquet.write_table(table, tmp_path / "b.parquet")
+        columns[name] = pa.array(columns[name], pa.string_view())
+    parquet.write_table(pa.table(columns), tmp_path / "b.parquet")
     data = load(f"table:{tmp_path / 'b.parquet'}")
     assert torch.equal(data.train_inputs.nan_to_num(9), expected.train_inputs.nan_to_num(9))
     assert data.names == expected.names
+    monkeypatch.setenv("SIFTBACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
+    texts = load(f"hf:{tmp_path / 'b.parquet'},text=label,label=new")
+    assert (texts.kind, texts.names) == ("texts", ("False", "True"))
 
 
 @pytest.mark.parametrize(

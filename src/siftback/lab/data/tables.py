@@ -27,7 +27,7 @@ from siftback.lab.data.source import IMAGE_OPTIONS, LABEL, Address, EncodedSet, 
 PROJECT = Path(__file__).parents[4]
 # The usual names of what is tested on; the first that there is is taken.
 TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
-STRINGS = ("string", "large_string")
+STRINGS = ("string", "large_string", "string_view")
 # The types that cells of a column have. Labels are the numbers of the classes, or values that are
 # numbered in their order.
 NUMBER, VALUE, TEXT = "an integer", "an integer or a name", "a text"

@@ -159,6 +159,16 @@ def test_what_does_not_fit_is_refused(change, error, message):
         chunked_cross_entropy(**{"hidden": hidden, "head": head, "labels": labels} | change)
 
 
+def test_a_head_with_a_parametrized_weight_is_taken_as_it_is():
+    hidden, head, labels = problem()
+    nn.utils.parametrizations.weight_norm(head)
+    loss, expected = chunked_cross_entropy(hidden, head, labels), plain(hidden, head, labels)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
+    found = gradients(loss, hidden, head)
+    for own, right in zip(found, gradients(expected, hidden, head), strict=True):
+        torch.testing.assert_close(own, right, rtol=1e-5, atol=1e-7)
+
+
 def test_a_head_that_does_more_than_its_weight_says_scores_no_tokens():
     hidden, _, labels = problem()
     with pytest.raises(ConfigError, match="head=Scaled"):

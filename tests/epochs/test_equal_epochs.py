@@ -94,6 +94,18 @@ def sizes_of(loader):
     return [len(batch["number"]) for batch in loader]
 
 
+def test_what_is_left_out_is_of_the_pass_in_training_whatever_other_passes_read():
+    data = Numbered(spread(COUNT))
+    loader = ruled(RS2(keep=0.5), wrapped=plain(data, COUNT // 4), epochs=EPOCHS)
+    for epoch in range(2):
+        read = set()
+        for step, (numbers, _) in enumerate(steps_of(loader, epoch)):
+            read = {*numbers} if step % 2 == 0 else read | {*numbers}  # two batches are a pass
+            if step % 2:
+                assert set(loader.left_out.tolist()) == set(range(COUNT)) - read
+        assert len(loader.left_out) == COUNT // 2  # of the last pass; the epoch read every example
+
+
 @every_rule_and(LOADERS)
 @pytest.mark.sampled(2)
 def test_epochs_have_the_batches_of_the_wrapped_loader(rule, source):

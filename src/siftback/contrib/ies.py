@@ -35,7 +35,8 @@ class IES(EpochRule):
     is below a threshold, the same for easy and hard examples. It is then left out.
 
     In the paper mastered examples are still forwarded each epoch, so that forgotten ones come
-    back. Here the training loop may do that: ``loader.left_out`` gives their indices, and
+    back. Here the training loop may do that, with ``shorter_epochs=True``, by which an epoch is
+    one pass: ``loader.left_out`` gives their indices, and
     ``loader.record(losses, indices=...)`` records the losses of a forward pass in eval mode.
     Without it, settled examples stay out. Ideal cost per example of an epoch with share s trained
     on, in forwards (1) and backwards (2): ``1 + 2s`` with those passes, 3s without. The number of

@@ -515,7 +515,7 @@ class EpochDraw:
 
     @property
     def left_out(self) -> Tensor:
-        """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
+        """int64[n], the examples that this pass's draw left out; of several processes, a share."""
         rows = (self.current.weights == 0).nonzero().squeeze(1)
         rows = rows if self._shards else rows[self.rank :: self.world]
         return self.losses.rows.indices_of(rows) if self.losses.rows else rows

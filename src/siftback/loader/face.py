@@ -490,7 +490,11 @@ class SelectiveLoader:
 
     @property
     def left_out(self) -> Tensor:
-        """int64[n], the examples left out unread of this epoch, or of the one just done."""
+        """int64[n], the examples left out unread of this pass, or of the one just done.
+
+        An epoch goes over the data in several passes, another of which may have read them; with
+        ``shorter_epochs=True`` it is one pass, and they are what the epoch leaves out.
+        """
         return self._draw.left_out if self._draw else torch.arange(0)
 
     @property

@@ -59,9 +59,10 @@ class Kakurenbo(LastLossRule):
             loss.backward()
 
     In the paper, hidden examples are forwarded at the end of each epoch, so that their losses are
-    those of the current model. Here the training loop may do that: ``loader.left_out`` gives their
-    indices, and ``loader.record(losses, indices=..., ...)`` records the losses of a forward pass
-    in eval mode. Ideal cost per example of an epoch with share s trained on, in forwards (1) and
+    those of the current model. Here the training loop may do that, with ``shorter_epochs=True``,
+    by which an epoch is one pass: ``loader.left_out`` gives their indices, and
+    ``loader.record(losses, indices=..., ...)`` records the losses of a forward pass in eval mode.
+    Ideal cost per example of an epoch with share s trained on, in forwards (1) and
     backwards (2): ``1 + 2s`` with those passes; 3s without, and a hidden example then comes back
     only when other losses fall below its own. The number of examples hidden depends on the
     predictions, and is not known in advance.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from siftback import Selection, SinglePass, Threshold
 from siftback.batches import tree
@@ -121,6 +122,25 @@ def test_bags_of_embeddings_are_refused_where_they_are_trained(mode, is_trained)
             sift(words, targets)
     else:
         sift(words, targets).backward()
+
+
+class Checkpointed(nn.Sequential):
+    """Layers whose forward is run again in the backward, dropout included."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_dropout_that_is_drawn_again_in_the_backward_is_refused(dropout):
+    layers = Checkpointed(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, CLASSES))
+    sift = SinglePass(nn.Sequential(layers), F.cross_entropy, keep=KEEP, check=not dropout)
+    batch = torch.randn(12, 8), torch.randint(CLASSES, (12,))
+    if dropout:
+        with pytest.raises(TraceError, match=r"module '0', line .*checkpoint has dropout"):
+            sift(*batch)
+    else:
+        sift(*batch).backward()  # after the check of its gradient
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

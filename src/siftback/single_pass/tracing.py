@@ -105,6 +105,11 @@ class _GraphPair:
 
     def forward(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         """Compiles the forward graph, and finds the rows of all tensors that it saves."""
+        for node in module.graph.nodes:
+            if "rng_state" in node.name:
+                what = "torch.utils.checkpoint has dropout drawn again in the backward"
+                traces = [user.meta.get("stack_trace") or "" for user in node.users]
+                raise TraceError("\n".join([what, *traces]))
         self._layouts = find_layouts(module.graph)
         (results,) = next(node for node in module.graph.nodes if node.op == "output").args
         for node in results:

@@ -155,8 +155,7 @@ class Shards:
 
     def unpack(self, bits: Tensor) -> Tensor:
         """Returns float32[rows], 1 and 0, of what `pack` gave."""
-        of_shards = bits.view(len(self.owned), -1).numpy()
-        drawn = np.unpackbits(of_shards, axis=1, count=self.height)
+        drawn = np.unpackbits(bits.view(len(self.owned), -1).numpy(), axis=1, count=self.height)
         return torch.from_numpy(drawn).flatten().float()
 
     def rows_of(self, indices: Tensor) -> Tensor:

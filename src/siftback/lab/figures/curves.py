@@ -140,8 +140,7 @@ def varied(
     ended = [comparison for comparison in comparisons if comparison.runs]
     facts = [(*task_of(item), str(item.arguments.get("rate"))) for item in ended]
     table = pd.DataFrame(facts, columns=["data", "model", "rate"])
-    several = table.groupby(same)[differs].transform("nunique") > 1
-    return without_matched(compress(ended, several))
+    return without_matched(compress(ended, table.groupby(same)[differs].transform("nunique") > 1))
 
 
 def without_matched(comparisons: Iterable[Comparison]) -> Iterator[Finding]:

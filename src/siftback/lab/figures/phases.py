@@ -140,5 +140,4 @@ def forward_and_backward(comparisons: Sequence[Comparison]) -> Iterator[Finding]
         "times as long as a forward."
     )
     heading, label = PLAIN.capitalize(), "milliseconds per batch"
-    panel = Panel(heading, "model", label, "stacked", series)
-    yield Finding(sentence, views={"time": [panel]})
+    yield Finding(sentence, views={"time": [Panel(heading, "model", label, "stacked", series)]})

@@ -73,8 +73,7 @@ class RecordWriter:
                     self._file.close()
                 raise
             return
-        written = path.read_bytes()[: mark["bytes"]] if path.exists() else b""
-        self._digest.update(written)
+        self._digest.update(path.read_bytes()[: mark["bytes"]] if path.exists() else b"")
         if self._digest.hexdigest() != mark["sha256"]:
             raise StateError(
                 f"{path} is not what it was as its run's last checkpoint was saved, {mark['bytes']}"

@@ -399,8 +399,7 @@ def write_suspect_table(path: Path, training: Training, guard: NoiseGuard) -> No
         guard: Its noise guard.
     """
     data, stream = training.data, training.batches.stream
-    batches = stream.plain(stream.examples)
-    logits = forward.predictions(training.model, batches, training.settings)
+    logits = forward.predictions(training.model, stream.plain(stream.examples), training.settings)
     probabilities = torch.cat([rows.softmax(1).cpu() for rows, _ in logits])
     guard.grow(len(data.train_labels))
     none = torch.zeros(len(data.train_labels), dtype=torch.bool)

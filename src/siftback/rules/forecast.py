@@ -111,7 +111,7 @@ def forecast(losses: Tensor, *, epochs: float, done: float = 1.0) -> Forecast:
     >>> import torch
     >>> losses = torch.rand(5000, generator=torch.Generator().manual_seed(0)) ** 3
     >>> print(forecast(losses, epochs=4))
-    Memory() is expected to be worth 1.3 times the budget (0.8 to 1.9)
+    Memory() is expected to be worth 1.3 times the budget (0.9 to 1.9)
     >>> print(forecast(losses, epochs=100))
     What Memory is worth cannot be told: 100 epochs are more than the 4 up to which forecasts were \
 nearer to what was measured than a ratio of 1

@@ -338,12 +338,10 @@ def run_command(
     left = [folder for folder in plans if overwrite or folder not in finished]
     settings = [plans[folder].settings for folder in left]
     use_threads(threads, lambda: most_work(settings), left if resume else [])
-    console = Console(stderr=True, emoji=False)
     try:
-        with ConsoleReporter(console) as reporter:
+        with ConsoleReporter(Console(stderr=True)) as reporter:
             for folder, plan in plans.items():
-                done = " is finished" if folder in finished else ""
-                console.print(f"{folder}{done}", markup=False, highlight=False, soft_wrap=True)
+                reporter.note(f"{folder} is finished" if folder in finished else f"{folder}")
                 if folder in left:
                     compare(plan, folder, reporter, existing)
     except KeyboardInterrupt:

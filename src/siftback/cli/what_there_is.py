@@ -64,6 +64,7 @@ def models_command(
         "rows": {"classes": classes, "channels": 64, "size": (1, 1)},
         "pixels": {"classes": 3, "channels": 2},
     }
+    architectures = {name: models.find_architecture(name) for name in models.LISTED}
     rows = [
         {
             "model": name,
@@ -72,7 +73,7 @@ def models_command(
             "takes": model.takes,
             "parameters": f"{models.count(name, width, **sizes[model.takes]):,}",
         }
-        for name, model in ((name, models.find_architecture(name)) for name in models.LISTED)
+        for name, model in architectures.items()
     ]
     caption = (
         f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "

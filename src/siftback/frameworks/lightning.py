@@ -327,10 +327,9 @@ class SelectiveDataModule(LightningDataModule):
 
     @property
     def trains(self) -> bool:
-        """Whether this epoch trains weights.
+        """False in validation, and in the last epoch of ``StochasticWeightAveraging``.
 
-        The last of ``StochasticWeightAveraging`` updates the statistics of BatchNorm alone, which
-        are of all examples.
+        That one updates the statistics of BatchNorm alone, which are of all examples.
         """
         return not (self._memory and self.trainer.fit_loop._skip_backward) and self.trainer.training
 

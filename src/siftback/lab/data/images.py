@@ -309,7 +309,7 @@ def read_members(address: Address) -> dict[str, Any]:
             names = [name.removesuffix(".npy") for name in file.namelist()]
             if len(set(names)) < len(names):
                 raise ValueError("it holds an array twice")
-            for name in {*ARRAYS} & {*names}:
+            for name in filter(names.__contains__, ARRAYS):
                 check_memory(file.getinfo(f"{name}.npy").file_size, f"{name} of {address}")
             # NumPy stops where a header says that an array ends, before its checksum is compared.
             if (damaged := file.testzip()) is not None:

@@ -54,11 +54,12 @@ def train_plan(
     """Carries out a plan, with several seeds where it is short, and prints the results."""
     from siftback.lab.experiments.comparison import check_settings_used, compare, prepare_data
     from siftback.lab.figures.error_plots import draw_errors
+    from siftback.lab.forward import batch_work
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.folder import is_comparison
     from siftback.lab.report.numbers import numbers
     from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
-    from siftback.lab.run.workload import batch_work, is_short
+    from siftback.lab.run.workload import is_short
     from siftback.lab.strategies.table import find_strategy
 
     existing, settings = existing_policy(overwrite, resume), plan.settings

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.flop_counter import FlopCounterMode
 
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.data_set import IGNORED, DataSet, TextData
 from siftback.lab.data.stream import Batch, BatchStream, evaluation_batches
 from siftback.lab.records.environment import memory_gib
 from siftback.lab.settings import Settings, TrainingPrecision
@@ -29,7 +30,7 @@ Weigh = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def check_model_fits(settings: Settings, data: DataSet) -> None:
-    """Refuses a model of other examples, or one that memory cannot hold."""
+    """Refuses a model of other examples or larger images, or one that memory cannot hold."""
     models.check_kind(settings.model, data.kind, data.name)
     weights = models.count(settings.model, settings.width, norm=settings.norm, **data.model_sizes)
     needed, memory = 3 * 4 * weights / 2**30, memory_gib() or math.inf
@@ -38,6 +39,28 @@ def check_model_fits(settings: Settings, data: DataSet) -> None:
             f"{settings.model_name} needs {needed:,.0f} GiB for weights, gradients and momentum, "
             f"and this machine has {memory:g}: give a smaller --width or another --model"
         )
+    batch_work(settings, data)
+
+
+def batch_work(settings: Settings, data: DataSet) -> float:
+    """Floating-point operations of the forward of a batch; the model is not allocated.
+
+    Raises:
+        ConfigError: If the model cannot compute it, as the images are too small.
+    """
+    sizes = data.model_sizes
+    with torch.device("meta"):
+        model = models.build(settings.model, width=settings.width, norm=settings.norm, **sizes)
+        dtype = torch.long if isinstance(data, TextData) else torch.float32
+        example = torch.ones(1, *data.train_inputs.shape[1:], dtype=dtype)
+    try:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model.eval()(example)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{settings.model_name} on {data.name}: {error}: give larger images or another --model"
+        ) from None
+    return float(counter.get_total_flops()) * settings.batch_size
 
 
 def build_model(settings: Settings, data: DataSet) -> nn.Module:

@@ -198,8 +198,7 @@ class Kath18(ShareSelector):
             positions = times.nonzero().squeeze(1)
             scale = len(positions) / draws
         else:  # without synchronizing to know how many were drawn
-            positions = times.topk(count).indices.sort().values
-            scale = 1.0
+            positions, scale = times.topk(count).indices.sort().values, 1.0
         weights = times[positions] * scale
         if self.reweight:  # a row that fills up, drawn 0 times, may have probability 0
             weights = weights / (size * drawn[positions]).clamp(min=torch.finfo(drawn.dtype).tiny)

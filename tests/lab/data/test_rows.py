@@ -282,6 +282,20 @@ def test_cells_of_the_uci_repository_are_read_with_their_spaces(tmp_path: Path) 
     assert data.names == (" no", " yes")
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_columns_of_csv_are_separated_by_what_its_header_has_most_of(
+    separator: str, tmp_path: Path
+) -> None:
+    columns = columns_of() | {"a, b": [0.5, 2.0] * (N // 2)}
+    columns["colour"] = ["r, or red" if cell == "r" else cell for cell in columns["colour"]]
+    write(tmp_path / "a.csv", columns)
+    with (tmp_path / "a.csv").open(newline="") as file, (tmp_path / "b.csv").open("w") as other:
+        csv.writer(other, delimiter=separator).writerows(csv.reader(file))
+    expected, data = (load(f"table:{tmp_path / name}.csv") for name in "ab")
+    assert torch.equal(data.train_inputs.nan_to_num(9), expected.train_inputs.nan_to_num(9))
+    assert data.names == expected.names
+
+
 def test_categories_of_a_file_of_csv_are_read_as_training_has_them(tmp_path: Path) -> None:
     # Alone, the codes to test on would be read as numbers: 01 as 1.
     columns, tests = columns_of(), columns_of(30)
@@ -326,7 +340,7 @@ def test_views_of_texts_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (b"x,label\n", "has no rows"),
         (b"x,label\n1\n", "a.csv is damaged .*Expected 2 columns"),
         (b"x,x,label\n1,2,a\n", "several columns 'x'"),
-        (b"x;label\n1;2\n", "no column 'label'.*of x;label"),
+        (b"x:label\n1:2\n", "no column 'label'.*of x:label"),
         (b"\xff\xfe\n1\n", "a.csv is damaged"),
     ],
 )

@@ -2,11 +2,15 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from siftback import cli
+from siftback.lab.experiments.probe_run import probe_report, probe_settings
+from siftback.lab.settings import Settings
 
 QUICK = ("probe", "--data", "digits", "--width", "4", "--seconds", "0.1", "--device", "cpu")
 
@@ -56,6 +60,13 @@ def test_tables_say_the_same_and_what_to_do(
     assert first.startswith(("Write Sel", "Write SinglePass(", "Selection does not pay here: "))
     assert first.endswith(".")  # in one line, though this terminal has 80 columns
     assert "compare with plain training cut to the same time" in " ".join(" ".join(details).split())
+
+
+def test_a_reason_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    result = probe_settings(Settings("digits", width=4, epochs=1.0, device="cpu"), [0.5], 0.1)
+    failures = {"sb-int8": "ValueError: losses of [batch, 3]"}
+    Console().print(probe_report(replace(result, failures=failures), "digits"))
+    assert "losses of [batch, 3]" in capsys.readouterr().out
 
 
 def test_a_forecast_is_in_the_first_line(

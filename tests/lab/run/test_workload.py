@@ -5,8 +5,11 @@ import os
 import pytest
 import torch
 
+from siftback.errors import ConfigError
+from siftback.lab.data.data_set import ImageData
 from siftback.lab.data.load import load
-from siftback.lab.run.workload import SMALL, batch_work, is_short, most_work, threads_for
+from siftback.lab.forward import batch_work, check_model_fits
+from siftback.lab.run.workload import SMALL, is_short, most_work, threads_for
 from siftback.lab.settings import Settings
 
 
@@ -19,6 +22,21 @@ def test_work_is_that_of_the_layers():
     multiplied = 64 * 32 + 32 * 32 + 32 * 10  # a multiplication and an addition each
     assert batch_work(mlp, load("digits")) == 100 * 2 * multiplied
     assert most_work([mlp, settings(model="mlp", width=32, batch_size=50)]) == 200 * multiplied
+
+
+@pytest.mark.parametrize(
+    ("model", "smallest"), [("cnn", 4), ("fastcnn", 7), ("densenet121", 8), ("vit", 4), ("mlp", 1)]
+)
+def test_images_smaller_than_a_model_takes_are_refused_before_training(model, smallest):
+    pixels, labels = torch.zeros(4, 3, 1, 1, dtype=torch.uint8), torch.arange(4) % 2
+    for size in range(1, 9):
+        images = pixels.expand(4, 3, size, 9)
+        data = ImageData("dots", images, labels, images, labels, names=("a", "b"))
+        if size >= smallest:
+            check_model_fits(settings(model=model), data)
+            continue
+        with pytest.raises(ConfigError, match="give larger images or another --model"):
+            check_model_fits(settings(model=model), data)
 
 
 def test_a_run_is_short_by_its_work_or_its_time():

@@ -34,6 +34,8 @@ READ_AT_ONCE = 2**31 - 1  # bytes, the most that the reader of CSV takes
 def read_rows(address: Address) -> TableData:
     """Reads a table: ``table:PATH``, a CSV file with a header or a Parquet file.
 
+    Columns of CSV are separated by what the header has most of: commas, semicolons or tabs.
+
     The option ``label`` names the column of labels, ``test`` a file beside it to test on, and
     ``drop`` columns to leave out, separated by commas. Without ``test`` a fifth of each class is
     held out. Columns of numbers and truth values are numbers, those of texts and dictionaries
@@ -108,7 +110,7 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
     """Reads a table.
 
     Args:
-        path: A Parquet file by its ending, or one of comma-separated values with a header.
+        path: A Parquet file by its ending, or one of CSV with a header.
         name: Name of the table in errors.
         types: Types of columns of CSV, by name; the values decide those of the others.
 
@@ -124,11 +126,14 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
             kinds = [pa.string() if str(k) == "string_view" else k for k in table.schema.types]
             table = table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
         else:
+            with pa.input_stream(path) as file:
+                header, _, _ = file.read(2**20).partition(b"\n")
             table = csv.read_csv(
                 path,
                 # Types are told from the first block alone: here, from all rows.
                 csv.ReadOptions(block_size=min(max(1, path.stat().st_size), READ_AT_ONCE)),
-                convert_options=csv.ConvertOptions(
+                csv.ParseOptions(delimiter=chr(max(b",;\t", key=header.count))),
+                csv.ConvertOptions(
                     column_types=dict(types), null_values=MISSING, strings_can_be_null=True
                 ),
             )

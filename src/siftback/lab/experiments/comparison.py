@@ -314,9 +314,8 @@ def prepare_data(plan: Plan) -> DataSet:
     limits = settings.train_limit, settings.validation, settings.flip, settings.max_tokens
     data: DataSet = load(settings.data, *limits, settings.rare)
     if settings.subset is not None:
-        data = data.subset(
-            scores.read_subset(Path(settings.subset), settings, data)
-        ).rescale_costs()
+        subset = scores.read_subset(Path(settings.subset), settings, data)
+        data = data.subset(subset).rescale_costs()
     BatchStream(data, settings.batch_size, seed=0)  # which refuses a size that does not fit
     check_model_fits(settings, data)
     for name in ("mixup", "cutout"):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
@@ -112,12 +113,12 @@ def with_scorers(text: str) -> str:
 
 def probe_report(result: ProbeResult, title: str) -> Group:
     """Returns what ``siftback probe`` prints below the answer: its reasons, and the tables."""
-    tables: list[Any] = [*map(with_scorers, result.details), "", speed_up_table(result, title)]
-    tables += ["", seconds_table(result)]
+    tables: list[Any] = [Text(with_scorers(sentence)) for sentence in result.details]
+    tables += ["", speed_up_table(result, title), "", seconds_table(result)]
     if result.agreement:
         tables += ["", agreement_table(result)]
     for name, reason in result.failures.items():
-        tables += ["", f"{scorer_name(name)} could not be measured: {reason}"]
+        tables += ["", Text(f"{scorer_name(name)} could not be measured: {reason}")]
     return Group(*tables)
 
 

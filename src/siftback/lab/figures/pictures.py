@@ -34,13 +34,8 @@ def load_training_set(comparison: Comparison) -> ImageData:
         ConfigError: If they cannot be read here, or are others than the comparison trained on.
     """
     settings = comparison.arguments
-    data = load(
-        str(settings.get("data")),
-        settings.get("train_limit"),
-        settings.get("validation"),
-        float(settings.get("flip", 0.0)),
-        rare=int(settings.get("rare", 1)),
-    )
+    limits = settings.get("train_limit"), settings.get("validation"), settings.get("flip", 0.0)
+    data = load(str(settings.get("data")), *limits, rare=settings.get("rare", 1))
     if not isinstance(data, ImageData):
         raise ConfigError(f"{data.name} holds {KINDS[data.kind]}, which have no pictures")
     examples = describe_examples(data)

@@ -154,16 +154,13 @@ def describe_saving(ratios: Sequence[pays.MethodRatio]) -> str:
     others = [case for case in shown_ratios(ratios) if case is not shown]
     values = sorted(case.ratio.ratio.value for case in others if not case.ratio.flat)
     sure = sum(case.exceeds(1) for case in others)
-    needed = ratio.ratio.value * BUDGET
-    text = (
+    flat = "; elsewhere longer training gains nothing" if len(values) < len(others) else ""
+    return (
         f"**Train on {DATA} for {BUDGET:g} epochs with `{NAME}`, and the test error is "
-        f"{metric.written(shown.end)}, for which plain training needs {needed:.1f} epochs**: "
-        f"{ratio} times the budget (95 % interval {ratio.interval}, {ratio.seeds} seeds). On "
-        f"{len(values)} of {len(others)} other tasks the ratio is {values[0]:.2f} to "
-        f"{values[-1]:.2f}, and above 1 for sure on {sure}"
-    )
-    return text + (
-        "; elsewhere longer training gains nothing." if len(values) < len(others) else "."
+        f"{metric.written(shown.end)}, for which plain training needs "
+        f"{ratio.ratio.value * BUDGET:.1f} epochs**: {ratio} times the budget (95 % interval "
+        f"{ratio.interval}, {ratio.seeds} seeds). On {len(values)} of {len(others)} other tasks "
+        f"the ratio is {values[0]:.2f} to {values[-1]:.2f}, and above 1 for sure on {sure}{flat}."
     )
 
 

@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from siftback.lab import models
-from siftback.lab.data.data_set import DataSet, TextData
+from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.load import load
-from siftback.lab.forward import training_device
+from siftback.lab.forward import batch_work, training_device
 from siftback.lab.length import BACKWARD, FORWARD, Length
 from siftback.lab.settings import Run, Settings
 
@@ -21,18 +19,6 @@ SMALL = 0.5e9
 _A_SECOND = 1e10
 
 SHORT = 60.0  # seconds
-
-
-def batch_work(settings: Settings, data: DataSet) -> float:
-    """Floating-point operations of the forward of a batch; the model is not allocated."""
-    sizes = data.model_sizes
-    with torch.device("meta"):
-        model = models.build(settings.model, width=settings.width, norm=settings.norm, **sizes)
-        dtype = torch.long if isinstance(data, TextData) else torch.float32
-        example = torch.ones(1, *data.train_inputs.shape[1:], dtype=dtype)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(example)
-    return float(counter.get_total_flops()) * settings.batch_size
 
 
 def most_work(trainings: Iterable[Settings]) -> float:

@@ -196,10 +196,9 @@ class Kath18(ShareSelector):
         times = torch.where(on, draws_with_replacement(drawn, draws, generator), uniform)
         if count is None:
             positions = times.nonzero().squeeze(1)
-            scale = len(positions) / draws
         else:  # without synchronizing to know how many were drawn
-            positions, scale = times.topk(count).indices.sort().values, 1.0
-        weights = times[positions] * scale
+            positions = times.topk(count).indices.sort().values
+        weights = times[positions] * (len(positions) / draws)
         if self.reweight:  # a row that fills up, drawn 0 times, may have probability 0
             weights = weights / (size * drawn[positions]).clamp(min=torch.finfo(drawn.dtype).tiny)
         return Selection(positions, weights)

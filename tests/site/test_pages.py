@@ -121,11 +121,14 @@ def test_what_a_method_saves_is_quoted_from_the_page_of_results():
     assert not set(numbers) - set(cells)
 
 
-def test_the_lowest_ratio_is_quoted_from_the_map():
+def test_median_and_lowest_ratios_are_quoted_from_the_map():
     ratios = [row.get("budget ratio", "") for row in rows_of("map.md")]
     missing = [found[1] for cell in ratios if (found := re.fullmatch(r"\*\*(\d\.\d+)\*\*", cell))]
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"\[down to (.*)\]\(docs/map\.md\)", readme) == [min(missing)]
+    ((medians, lowest),) = re.findall(r"\[(.*)\]\(docs/map\.md\), down to (.*?);", readme)
+    assert lowest == min(missing)
+    assert medians in (DOCS / "map.md").read_text(encoding="utf-8")
+    assert medians.count(" at ") == 3
 
 
 def test_each_task_in_short_has_a_section_with_an_example():

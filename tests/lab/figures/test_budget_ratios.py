@@ -396,6 +396,16 @@ def test_the_default_is_shown_case_by_case_the_worst_first(tmp_path):
     assert isinstance(others, Missing)
 
 
+def test_the_median_of_a_budget_is_given_where_it_has_five_ratios(tmp_path):
+    names = ["digits", "mnist", "cifar10", "cifar100", "gtsrb", "fonts:64"]
+    at_4, at_2 = [1.5, 0.9, 1.1, 2.0, 1.3, 1.2], [0.9, 1.4, 1.6, 1.2]
+    worth = {name: {4: ratio} for name, ratio in zip(names, at_4, strict=True)}
+    for name, ratio in zip(names, at_2, strict=False):
+        worth[name][2] = ratio
+    made = ANALYSES["worst"](by_models(tmp_path, worth, "sb-memory-default"))
+    assert made.sentences[1:] == ["Medians by the budget in epochs: 1.30 at 4."]  # not 1.20
+
+
 def test_the_map_has_ratios_as_colours_over_error_examples_and_epochs(tmp_path):
     worth = {"digits": {2: 1.6, 4: 0.9}, "mnist": {4: 2.0}}
     made = ANALYSES["map"](by_models(tmp_path / "both", worth, "sb-memory"))

@@ -36,8 +36,6 @@ LEAST = 0.97
 BANDS = dict(zip(RATIOS, (1.5, 1.2, 1.05, LEAST, 0.0), strict=True))
 """The least ratio of each colour, by its words."""
 
-WORSE: tuple[Outcome, ...] = ("worse", "likely worse")
-
 DEFAULT, WITHOUT_TAIL = "sb-memory-default", "sb-memory-ratio"
 """The strategy whose ratios are looked at case by case, `Memory()`, and the one without its end."""
 
@@ -112,9 +110,12 @@ class MethodRatio(NamedTuple):
         """The ratio; on a flat curve the verdict in its place."""
         return f"flat: {self.outcome}" if self.ratio.flat else str(self.ratio)
 
-    def reaches(self, number: float) -> bool:
-        """Whether the ratio is a number or more."""
-        return not self.ratio.flat and self.ratio.ratio.reaches(number)
+    @property
+    def is_worse(self) -> bool:
+        """Whether the ratio is below `LEAST`; on a flat curve whether the errors are worse."""
+        if self.ratio.flat:
+            return self.outcome in ("worse", "likely worse")
+        return not self.ratio.ratio.reaches(LEAST)
 
     def exceeds(self, number: float) -> bool:
         """Whether selection paid, and the interval of the ratio lies above a number."""
@@ -393,7 +394,8 @@ def default_ratios(methods: Sequence[MethodRatio]) -> list[MethodRatio]:
 def worst_ratios(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """The budget ratios of the default strategy, the lowest first and those of flat curves last.
 
-    Bold where it is below `LEAST`, and where it is worse on a flat curve.
+    Bold where it is below `LEAST`, and where it is worse on a flat curve. A median is given of the
+    budgets with five ratios or more; of an even number it is the higher one of the two.
     """
     return worst_findings(method_ratios(experiments(comparisons)))
 
@@ -402,22 +404,30 @@ def worst_findings(methods: Sequence[MethodRatio]) -> Iterator[Finding]:
     """Yields what `worst_ratios` gives, from the ratios of all methods."""
     cases = default_ratios(methods)
     known = [case for case in cases if not case.ratio.flat]
-    worse = [case for case in known if not case.reaches(LEAST)]
-    flat = [case for case in cases if case.ratio.flat]
     if known:
-        surely = sum(case.falls_below(LEAST) for case in worse)
+        least = [case for case in known if not case.is_worse]
+        surely = sum(case.falls_below(LEAST) for case in known)
         yield Finding(
-            f"{len(known) - len(worse)} of {len(known)} ratios of "
+            f"{len(least)} of {len(known)} ratios of "
             f"{library_name(DEFAULT_LABEL)} are {LEAST:g} or more; lower for sure: {surely}."
         )
-    if flat:
+    by_budget = {
+        budget: [case.words for case in known if case.budget == budget]  # the lowest first
+        for budget in sorted({case.budget for case in known})
+    }
+    if medians := [
+        f"{words[len(words) // 2]} at {budget:g}"
+        for budget, words in by_budget.items()
+        if len(words) >= LEAST_POINTS
+    ]:
+        yield Finding(f"Medians by the budget in epochs: {listed(medians)}.")
+    if flat := [case for case in cases if case.ratio.flat]:
         yield Finding(
             f"On flat curves it is worse, or likely worse, in "
-            f"{sum(case.outcome in WORSE for case in flat)} of {len(flat)} cases."
+            f"{sum(case.is_worse for case in flat)} of {len(flat)} cases."
         )
     for case in cases:
-        is_worse = case.outcome in WORSE if case.ratio.flat else not case.reaches(LEAST)
-        words = f"**{case.words}**" if is_worse else case.words
+        words = f"**{case.words}**" if case.is_worse else case.words
         where = case.experiment.title, f"{case.budget:g}", str(case.ratio.seeds)
         means, written = case.experiment.means, case.experiment.metric.written
         plain = written(means[case.budget]) if case.budget in means else None

@@ -31,7 +31,7 @@ from siftback.lab.figures.reading import read
 from siftback.lab.figures.styles import FLAT
 from siftback.lab.figures.titles import PLAN, describe_extent
 from siftback.lab.figures.writing import format_rows
-from siftback.lab.recipes.recipe import Recipe, Scale, find_recipe
+from siftback.lab.recipes.recipe import find_recipe
 from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.folder import UNREADABLE, comparison_folders, is_comparison
@@ -395,12 +395,12 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
     on_map = pays.method_ratios(pays.experiments(of_map))
     methods = sorted([*on_map, *elsewhere], key=lambda method: method.experiment.title)
     worst = join_findings("worst", pays.worst_findings(methods))
-    figure, recipe = picture_of(methods), find_recipe(MAP)
+    figure = picture_of(methods)
     write_from_template(
         "map.md.j2",
         results,
         page,
-        recipe=recipe,
+        note=find_recipe(MAP).note,
         picture=PICTURE,
         figure=figure,
         of_map=by_budget(pays.default_ratios(on_map)),
@@ -409,7 +409,6 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
         forecasts=forecasts_of(results / BENCHMARKS),
         worst=worst.sentences if isinstance(worst, Grid) else [],
         worst_rows=format_rows(worst),
-        missing=missing_of(recipe, of_map),
         damaged=damaged,
     )
     if not figure:
@@ -463,21 +462,4 @@ def forecasts_of(folder: Path) -> list[dict[str, str]]:
             f"**{row['measured']:.2f}**" if row["met"] is False else f"{row['measured']:.2f}",
         )
         for row in rows_of(folder, "Forecasts", "forecast", "measured over forecast")
-    )
-
-
-def missing_of(recipe: Recipe, recorded: Sequence[Comparison]) -> str:
-    """Returns how much of a recipe the records lack, in words; empty where that is nothing."""
-    runs = {item.folder.name: {run.record for run in item.runs} for item in recorded}
-    plans = recipe.plans(Scale.FULL)
-    lacking = [
-        name
-        for name, plan in plans.items()
-        if not {run.record for run in plan.runs()} <= runs.get(name, set())
-    ]
-    return (
-        f"{len(plans) - len(lacking)} of its {counted(len(plans), 'comparison')} are recorded in "
-        f"full, and {sum(name in runs for name in lacking)} in part."
-        if lacking
-        else ""
     )

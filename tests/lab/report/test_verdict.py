@@ -1,6 +1,7 @@
 """Whether selection paid, in words: every number from the runs."""
 
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -43,6 +44,19 @@ def test_a_verdict_has_seeds_and_interval(filled):
     assert (low, high) == pytest.approx((-1.5 - 1.2421, -1.5 + 1.2421), abs=1e-3)
     assert sb.certainty == "3 seeds (95% interval -2.74 to -0.26)"
     assert sb.seconds == pytest.approx(1.2)
+
+
+def test_a_loss_that_is_not_finite_is_named(filled):
+    filled.runs[:] = [
+        replace(run, test_loss_final=math.nan if run.label == "traditional" else math.inf)
+        if run.seed == 1 and run.label in ("traditional", "random 0.25")
+        else replace(run, test_loss_final=None)
+        for run in filled.runs
+    ]
+    sb, by_chance = verdicts([filled])
+    assert "Diverged, to a loss that is not finite: plain training. Beside" in sb.sentence
+    assert sb.outcome == "paid"
+    assert "not finite: plain training, Uniform(keep=0.25). Beside" in by_chance.sentence
 
 
 def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):

@@ -1,5 +1,6 @@
 """The progress that a user sees while a comparison runs."""
 
+import math
 from dataclasses import replace
 from io import StringIO
 
@@ -58,6 +59,14 @@ def test_long_comparisons_say_how_long_they_take(monkeypatch: pytest.MonkeyPatch
     tested, ended = text.getvalue().splitlines()
     assert tested.endswith("loss 0.600; about 2.0 min left")
     assert ended.endswith("3.3 min, 300 k forwards; about 12.0 min left for 3 more")
+
+
+def test_a_loss_that_is_not_finite_is_named() -> None:
+    text = StringIO()
+    with ConsoleReporter(Console(file=text, width=100)) as reporter:
+        reporter.start(RUN, 1, 1)
+        reporter.finish(replace(SUMMARY, test_loss_final=math.nan))
+    assert "test error 12.50 %, loss not finite, 2.0 s, 300 k forwards" in text.getvalue()
 
 
 def test_scoring_has_a_bar_of_its_own_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

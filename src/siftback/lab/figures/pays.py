@@ -111,6 +111,12 @@ class MethodRatio(NamedTuple):
         return f"flat: {self.outcome}" if self.ratio.flat else str(self.ratio)
 
     @property
+    def plain_end(self) -> str | None:
+        """Where plain training of the budget ends, with its unit; None if it was not run."""
+        means, written = self.experiment.means, self.experiment.metric.written
+        return written(means[self.budget]) if self.budget in means else None
+
+    @property
     def is_worse(self) -> bool:
         """Whether the ratio is below `LEAST`; on a flat curve whether the errors are worse."""
         if self.ratio.flat:
@@ -411,15 +417,13 @@ def worst_findings(methods: Sequence[MethodRatio]) -> Iterator[Finding]:
             f"{len(least)} of {len(known)} ratios of "
             f"{library_name(DEFAULT_LABEL)} are {LEAST:g} or more; lower for sure: {surely}."
         )
-    by_budget = {
-        budget: [case.words for case in known if case.budget == budget]  # the lowest first
-        for budget in sorted({case.budget for case in known})
-    }
-    if medians := [
-        f"{words[len(words) // 2]} at {budget:g}"
-        for budget, words in by_budget.items()
-        if len(words) >= LEAST_POINTS
-    ]:
+    by_budget = groupby(sorted(known, key=lambda case: case.budget), lambda case: case.budget)
+    medians = [
+        f"{ranked[len(ranked) // 2].words} at {budget:g}"
+        for budget, group in by_budget
+        if len(ranked := list(group)) >= LEAST_POINTS
+    ]
+    if medians:
         yield Finding(f"Medians by the budget in epochs: {listed(medians)}.")
     if flat := [case for case in cases if case.ratio.flat]:
         yield Finding(
@@ -429,6 +433,4 @@ def worst_findings(methods: Sequence[MethodRatio]) -> Iterator[Finding]:
     for case in cases:
         words = f"**{case.words}**" if case.is_worse else case.words
         where = case.experiment.title, f"{case.budget:g}", str(case.ratio.seeds)
-        means, written = case.experiment.means, case.experiment.metric.written
-        plain = written(means[case.budget]) if case.budget in means else None
-        yield Finding(rows=[[*where, plain, words, case.ratio.interval]])
+        yield Finding(rows=[[*where, case.plain_end, words, case.ratio.interval]])

@@ -221,6 +221,11 @@ class RunSummary:
         return float(getattr(self, f"{METRICS[self.metric].field}_best"))
 
     @property
+    def diverged(self) -> bool:
+        """Whether its test loss ended as NaN or infinite; False for older records without one."""
+        return not math.isfinite(self.test_loss_final or 0.0)
+
+    @property
     def label(self) -> str:
         """The name of this run's row and curve, equal for the seeds of one configuration.
 

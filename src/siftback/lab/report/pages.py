@@ -434,11 +434,8 @@ def by_budget(cases: Sequence[pays.MethodRatio]) -> list[dict[str, str]]:
     """
 
     def cell(case: pays.MethodRatio) -> str:
-        means = case.experiment.means
         words = FLAT if case.ratio.flat and case.outcome == "undecided" else case.words
-        if case.budget not in means:
-            return words
-        return f"{words} ({case.experiment.metric.written(means[case.budget])})"
+        return f"{words} ({case.plain_end})" if case.plain_end else words
 
     rows = pivot(
         ({"model and data": case.experiment.title}, f"{case.budget:g} epochs", cell(case))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from siftback.lab.records import frame
 from siftback.lab.records.comparison_record import Comparison, named
-from siftback.lab.records.formatting import NOT_REACHED, counted
+from siftback.lab.records.formatting import NOT_REACHED, counted, listed
 from siftback.lab.records.run_summary import TRADITIONAL, Metric
 from siftback.lab.strategies.table import PLAIN, library_name
 
@@ -45,6 +45,7 @@ class Verdict:
             empty where that is the baseline itself.
         whole_cost: Its cost over that of the whole of plain training.
         kept: The share of the examples that it trained on, the mean over the seeds.
+        diverged: Which of it and of plain training ended at a loss that is not finite, in any seed.
     """
 
     comparison: str
@@ -61,6 +62,7 @@ class Verdict:
     whole_differences: Sequence[float]
     whole_cost: float | None
     kept: float
+    diverged: Sequence[str]
 
     @property
     def compared(self) -> bool:
@@ -124,6 +126,8 @@ class Verdict:
             text += ", as there is no run of the same budget"
         if self.kept == 1 > self.keep:
             text += "; it left nothing out in so short a training, or with these settings"
+        if self.diverged:
+            text += f". Diverged, to a loss that is not finite: {listed(self.diverged)}"
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."
         apart, word = _apart(self.whole_error, self.metric), frame.judge(self.whole_differences)
@@ -147,6 +151,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     judged = []
     for name, comparison in named(comparisons):
         runs = frame.read_runs(comparison)
+        diverged = {run.label for run in comparison.runs if run.diverged}
         for run in runs[runs.selective].drop_duplicates("label").itertuples():
             baseline = frame.same_budget(runs, run.label)
             whole = "" if baseline == TRADITIONAL else TRADITIONAL
@@ -165,6 +170,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
                 whole_differences=frame.paired_differences(runs, run.label, whole),
                 whole_cost=frame.mean_ratio(runs, run.label, whole, "cost_forward_units"),
                 kept=runs.keep_measured[runs.label == run.label].mean(),
+                diverged=[library_name(x) for x in (baseline, whole, run.label) if x in diverged],
             )
             judged.append(verdict)
     judged.sort(key=lambda verdict: verdict.interval[1] if verdict.interval else math.inf)
@@ -231,6 +237,5 @@ def _apart(difference: frame.MeanAndSpread, metric: Metric) -> str:
     '0.500 nats higher'
     """
     size = difference._replace(mean=abs(difference.mean))
-    return (
-        f"{size:.{metric.digits}f} {metric.points} {'lower' if difference.mean < 0 else 'higher'}"
-    )
+    side = "lower" if difference.mean < 0 else "higher"
+    return f"{size:.{metric.digits}f} {metric.points} {side}"

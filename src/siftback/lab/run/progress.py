@@ -136,6 +136,7 @@ class ConsoleReporter(Reporter):
         left = remaining_time(elapsed, self._runs_ended, self._runs_left)
         self.note(
             f"{self._position}: test {metric.noun} {metric.written(summary.final)}, "
+            f"{'loss not finite, ' if summary.diverged else ''}"
             f"{readable_duration(summary.seconds_train)}, "
             f"{readable(summary.cost_forward_units)} forwards{suspects}"
             + (f"; observing took {readable_duration(observing)} more" if observing else "")

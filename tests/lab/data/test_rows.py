@@ -241,6 +241,32 @@ def test_columns_that_cannot_be_learnt_are_refused_by_name(
         load(f"table:{path}{options}")
 
 
+WRITTEN = "{:.1f}|{:.2f} €|$ {:.2f}|1 234.{:.0f}|{:.1f}%|{:.0f} %|-1.{:.0f}|1'23{:.0f}"
+
+
+@pytest.mark.parametrize("written", [*WRITTEN.split("|"), "1.234.{:.0f}"])
+def test_numbers_that_are_read_as_texts_are_refused(tmp_path: Path, written: str) -> None:
+    # As categories they would be trained on, and say nothing of how near they are to each other.
+    cells = [written.format(n % 7).replace(".", ",") for n in range(N)]
+    write(tmp_path / "a.csv", columns_of() | {"price": [*cells[:-2], "unknown", "unknown"]})
+    with pytest.raises(ConfigError, match=r"'price' holds the text .*: write numbers as 1500\.5"):
+        load(f"table:{tmp_path / 'a.csv'}")
+
+
+def test_codes_dates_and_releases_are_categories(tmp_path: Path) -> None:
+    texts = {"code": ["01", "12", "1A"], "day": ["1.2.26", "3.2.26"], "release": ["1.2.0", "2.0.1"]}
+    texts |= {"age": ["10-19", "20-29"], "time": ["12:30", "8:15"], "half": ["1,5", "b"]}
+    columns = {name: [*cells * N][:N] for name, cells in texts.items()}
+    write(tmp_path / "a.csv", columns_of() | columns)
+    data = load(f"table:{tmp_path / 'a.csv'}")
+    categories = sum(map(len, texts.values()))
+    write(tmp_path / "b.csv", columns_of())
+    assert (
+        data.train_inputs.shape[1]
+        == load(f"table:{tmp_path / 'b.csv'}").train_inputs.shape[1] + categories
+    )
+
+
 def test_too_many_categories_are_refused(tmp_path: Path) -> None:
     columns = columns_of(3 * 2002)
     columns["colour"] = [f"n{row % 1001}" for row in range(3 * 2002)]

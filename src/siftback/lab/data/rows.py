@@ -23,6 +23,9 @@ MISSING = [
 ]
 """The cells of a CSV file that are missing; those of the UCI repository are "?", after a space."""
 
+# A text that is a number to a reader: 1,5 or 1.500,00 or 12 %, but no code of digits alone.
+NUMBER = r"^[-+$€£ ]*\d+(([.,' ]\d{3})*[.,]\d+|([' ]\d{3})+|[ %$€£]+)[ %$€£]*$"
+
 LARGEST = 1e100
 """The largest number, so that its square is one too."""
 
@@ -47,7 +50,8 @@ def read_rows(address: Address) -> TableData:
 
     Raises:
         ConfigError: If a file cannot be read; a column is missing, or holds something else, numbers
-            above `LARGEST`, more than `MOST_CATEGORIES`, or what tells each row from the others;
+            above `LARGEST`, texts of which more than half are numbers such as "1,5", more than
+            `MOST_CATEGORIES`, or what tells each row from the others;
             labels are missing, or too many to be classes; or no column differs between rows.
     """
     options, name = address.options, str(address)
@@ -186,6 +190,9 @@ def encode_columns(
             if np.isnan(distinct).any():
                 others.append([np.isnan(array[:, None]) for array in values])
         elif len(categories := cells[0].unique()) > 1:
+            as_text = categories.filter(pc.match_substring_regex(categories, NUMBER))
+            if 2 * len(as_text) > len(categories):
+                raise ConfigError(f"{where} holds the text {as_text[0]}: write numbers as 1500.5")
             if len(categories) > MOST_CATEGORIES:
                 raise ConfigError(
                     f"{where} has {len(categories):,} categories, and at most {MOST_CATEGORIES:,} "
@@ -232,9 +239,7 @@ def as_numbers(cells: pa.Array, where: str) -> NDArray[np.float64]:
         raise ConfigError(f"{where} holds numbers to train on and texts to test on: give it a type")
     values: NDArray[np.float64] = cells.to_numpy(zero_copy_only=False)
     if (too_large := np.abs(values) > LARGEST).any():
-        raise ConfigError(
-            f"{where} holds {values[too_large][0]}: leave the row out, or the cell empty"
-        )
+        raise ConfigError(f"{where} holds {values[too_large][0]}: drop the row, or empty the cell")
     return values
 
 

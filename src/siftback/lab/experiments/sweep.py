@@ -174,8 +174,7 @@ def sweep_table(grid: Sequence[GridCell]) -> Table:
         runs = f"{cell.finished} of {len(cell.plan.runs())}"
         head = cell.values | {"cell": cell.state, "runs": runs}
         # Two columns less, in whose place the settings are.
-        out = "worst class", "kept"
-        results = terminal_rows(cell.comparison, out) if cell.comparison else []
+        results = terminal_rows(cell.comparison, ("worst class", "kept")) if cell.comparison else []
         for row in results or [{}]:
             table.append(head | row)
             head = dict.fromkeys(head, "")

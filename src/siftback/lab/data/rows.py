@@ -51,8 +51,8 @@ def read_rows(address: Address) -> TableData:
     Raises:
         ConfigError: If a file cannot be read; a column is missing, or holds something else, numbers
             above `LARGEST`, texts of which more than half are numbers such as "1,5", more than
-            `MOST_CATEGORIES`, or what tells each row from the others;
-            labels are missing, or too many to be classes; or no column differs between rows.
+            `MOST_CATEGORIES`, or what tells each row from the others; labels are missing, or too
+            many to be classes; or no column differs between rows.
     """
     options, name = address.options, str(address)
     label = options.get("label", LABEL)

@@ -183,7 +183,8 @@ def draw_scenes(random: Generator, count: int, hard: float) -> Scenes:
     gap = np.where((kind == CROWDED)[:, None], -random.integers(2, 5, (count, 2)), gap)
     apart = (widths[:, :1] + widths[:, 1:]) // 2 + gap
     # A neighbour that is not there is shifted out of sight.
-    apart = np.where((random.random((count, 2)) < 0.5) | (kind == CROWDED)[:, None], apart, PATCH)
+    is_seen = (random.random((count, 2)) < 0.5) | (kind == CROWDED)[:, None]
+    apart = np.where(is_seen, apart, PATCH)
     offsets = np.stack([np.zeros_like(labels), -apart[:, 0], apart[:, 1]], 1)
 
     # The ink is lighter than both colours of the ground; in a share of the scenes all is inverted.

@@ -411,10 +411,9 @@ def worst_findings(methods: Sequence[MethodRatio]) -> Iterator[Finding]:
     cases = default_ratios(methods)
     known = [case for case in cases if not case.ratio.flat]
     if known:
-        as_good = [case for case in known if not case.is_worse]
         surely = sum(case.falls_below(LEAST) for case in known)
         yield Finding(
-            f"{len(as_good)} of {len(known)} ratios of "
+            f"{sum(not case.is_worse for case in known)} of {len(known)} ratios of "
             f"{library_name(DEFAULT_LABEL)} are {LEAST:g} or more; lower for sure: {surely}."
         )
     by_budget = groupby(sorted(known, key=lambda case: case.budget), lambda case: case.budget)

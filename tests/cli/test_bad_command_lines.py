@@ -312,7 +312,7 @@ LINES = {
     "prune --scores {scores} --window 0": "--window [0.0]",
     "prune --scores {scores} --window x": "--window 'x'",
     "prune --scores {scores} --window 0.9,0.1": "window=(0.9, 0.1)",
-    "prune --scores {scores} --window 0.1,0.2 --easiest": "--easiest and --window [0.1, 0.2]",
+    "prune --scores {scores} --window 0.1,0.2 --easiest": "--easiest and --window 0.1,0.2",
     "prune --scores {scores} --drop 0.5 --seed=-1": "seed=-1",
     "compare --subset {nowhere}": "{nowhere} does not exist",
     "compare --subset {folder}": "{folder} does not say how it was made",

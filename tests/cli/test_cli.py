@@ -228,10 +228,11 @@ def test_runs_that_diverge_end_with_a_table_and_a_page(call: Call, tmp_path: Pat
     Image.effect_noise((10, 8), 64).save(tmp_path / "a.png")
     model = ("--data", f"picture:{tmp_path / 'a.png'}", "--model", "siren", "--width", "4")
     how = ("--batch-size", "16", "--epochs", "2", "--lr", "1e25", "--device", "cpu")
-    asked = ("--strategies", "traditional,random", "--seed", "0,1", "--out", tmp_path / "c")
-    status, printed, err = call("compare", *model, *how, *asked)
+    asked = ("--strategies", "traditional,random,Memory(),sb", "--seed", "0,1")
+    status, printed, err = call("compare", *model, *how, *asked, "--out", tmp_path / "c")
     assert status == 0, err
     assert "test RMSE nan points" in printed
+    assert err.count("loss not finite") == err.count("test RMSE nan %") == 14
     assert call("report", tmp_path / "c", "--out", tmp_path / "page.html")[0] == 0
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.language import chunked_cross_entropy, chunked_token_losses
@@ -19,6 +20,18 @@ class Scaled(nn.Linear):
 
     def forward(self, inputs):
         return 2 * super().forward(inputs)
+
+
+def hooked():
+    """Returns a head whose weight a hook makes anew at each forward."""
+    return prune.random_unstructured(nn.Linear(WIDTH, CLASSES), "weight", 0.5)
+
+
+def patched():
+    """Returns a head whose own forward was replaced, as by frameworks that offload weights."""
+    head = nn.Linear(WIDTH, CLASSES)
+    head.forward = Scaled(WIDTH, CLASSES).forward
+    return head
 
 
 def problem(dtype=torch.float64, bias=True, dropped=0.4, seed=0):
@@ -148,6 +161,8 @@ def test_losses_to_select_by_are_those_of_each_token_and_carry_no_gradient():
         ({"head": nn.Linear(4, CLASSES)}, LossError, r"a head of shape \[23, 4\]"),
         ({"head": nn.Sequential()}, ConfigError, r"head=Sequential\(\): give a torch.nn.Linear"),
         ({"head": Scaled(WIDTH, CLASSES)}, ConfigError, "head=Scaled.*a forward of its own"),
+        ({"head": hooked()}, ConfigError, "head=Linear.*without hooks"),
+        ({"head": patched()}, ConfigError, "head=Linear.*a forward of its own"),
         ({"head": torch.zeros(3)}, ConfigError, r"head=float32\[3\]"),
         ({"rows": 0}, ConfigError, "rows=0"),
         ({"weights": torch.ones(3)}, LossError, r"weights of shape \[3\] for labels of shape"),

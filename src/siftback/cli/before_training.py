@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from siftback.cli.options import command, settings_of, use_threads
-from siftback.lab.settings import parse_numbers
+from siftback.errors import ConfigError
+from siftback.lab.settings import check_run_seed, parse_numbers
 
 PROBED = (
     *("data", "model", "width", "norm", "batch_size", "lr", "weight_decay", "train_limit"),
@@ -89,7 +90,9 @@ def score_command(
         overlap: In place of scoring: two tables, to see how far they agree.
         drop: Shares to drop for --overlap, separated by commas.
     """
-    from siftback.lab.experiments.example_scores import overlap_table, score_to
+    from siftback.lab.experiments.example_scores import overlap_table, score_examples
+    from siftback.lab.records.folder import check_writable
+    from siftback.lab.records.formatting import readable
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
@@ -99,9 +102,15 @@ def score_command(
     settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
+    check_writable(out)
+    check_run_seed(seed)
     with ConsoleReporter(Console(stderr=True)) as reporter:
-        line = score_to(out, score, early, seed, reporter.scoring)
-    typer.echo(line)
+        table = score_examples(score, early, seed, update=reporter.scoring)
+    table.write(out)
+    typer.echo(
+        f"{out}: {score} of {len(table.labels)} examples by {models} models, "
+        f"{table.origin['seconds']:.1f} s, {readable(table.origin['cost'])} forwards"
+    )
 
 
 @command("prune")
@@ -129,7 +138,32 @@ def prune_command(
         per_class: Rank within each class.
         seed: Orders examples of equal scores.
     """
-    from siftback.lab.experiments.example_scores import prune_to
+    from siftback.lab.experiments.example_scores import OF_TOKENS, Scores, write_subset
+    from siftback.lab.records.folder import check_writable
+    from siftback.pruning import prune
 
-    bounds = None if window is None else parse_numbers("--window", window)
-    typer.echo(prune_to(out, scores, drop, easiest, bounds, per_class, seed))
+    check_writable(out)
+    check_run_seed(seed)
+    ranks: Any = None if window is None else tuple(parse_numbers("--window", window))
+    if easiest and ranks:
+        raise ConfigError(f"--easiest and --window {window}: give one of them")
+    if ranks and len(ranks) != 2:
+        raise ConfigError(f"--window {window}: give two shares, such as 0.1,0.9")
+    table = Scores.read(scores)
+    score = table.origin.get("score")
+    if score in OF_TOKENS:
+        raise ConfigError(
+            f"{scores} holds {score}, a score of each token, and examples are pruned: "
+            "give a table of another score"
+        )
+    indices = prune(
+        table.scores,
+        drop,
+        keep="easiest" if easiest else "hardest",
+        window=ranks,
+        per_class=table.labels if per_class else None,
+        seed=seed,
+    )
+    options = {"drop": drop, "easiest": easiest, "window": ranks, "per_class": per_class}
+    write_subset(out, table, indices, options | {"seed": seed})
+    typer.echo(f"{out}: {len(indices)} of {len(table.labels)} examples kept by {score}")

@@ -144,7 +144,8 @@ class Setting(NamedTuple):
 
 
 _ANY, _POSITIVE, _SHARE, _COUNT = "(-inf, inf)", "(0, inf)", "[0, 1)", f"[1, {2**31 - 1}]"
-_OF_MODEL: Any = None  # the model's own value, which `Settings` takes in its place
+_OF_DATA: Any = None  # the model for the data, which `Settings` takes in its place
+_OF_MODEL: Any = None  # the model's own value, which it takes then
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Settings:
     model: Annotated[str,
         "Model: cnn, fastcnn, mlp, resnet18, resnet34, resnet50, resnet20, resnet32, densenet121, "
         "mobilenetv2, googlenet, vit, transformer, ngrams, gpt, tabular-mlp, siren, wrn-D-K, "
-        "densenet-bc-D."] = "cnn"
+        "densenet-bc-D. By default one for the kind of data, cnn for images."] = _OF_DATA
     width: Annotated[int | None, "Width of the model; its own by default.", _COUNT] = None
     norm: Annotated[Literal["batch", "group"], "Normalisation: batch or group."] = "batch"
     epochs: Annotated[float | None,
@@ -252,6 +253,8 @@ class Settings:
         from siftback.lab import models
         from siftback.lab.records.observations import kinds_of
 
+        if self.model is None:
+            object.__setattr__(self, "model", models.model_for(self.data))
         model = models.find_architecture(self.model)
         for name in ("lr", "weight_decay", "batch_size"):
             if getattr(self, name) is None:

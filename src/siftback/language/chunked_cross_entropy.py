@@ -48,8 +48,8 @@ def chunked_cross_entropy(
 
     Raises:
         BatchError: If no token has a label.
-        ConfigError: If the head is neither, or a ``Linear`` whose forward is another, as of an
-            adapter, or ``rows`` is not an integer, at least 1.
+        ConfigError: If the head is neither, or a ``Linear`` that has hooks or another forward, as
+            of an adapter, or ``rows`` is not an integer, at least 1.
         LossError: If shapes do not fit, or a label is not a class.
 
     >>> hidden = torch.tensor([[[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]], requires_grad=True)
@@ -177,12 +177,17 @@ def check_tokens(
         and the number of rows of a chunk.
     """
     weight, bias = (head.weight, head.bias) if isinstance(head, nn.Linear) else (head, None)
-    # An adapter's forward adds to the product, of which its weight and bias say nothing.
-    is_adapted = isinstance(head, nn.Linear) and type(head).forward is not nn.Linear.forward
-    if is_adapted or not isinstance(weight, Tensor) or weight.ndim != 2:
+    # An adapter adds to the product, and hooks make the weight anew, as those of spectral_norm.
+    is_changed = isinstance(head, nn.Linear) and (
+        getattr(head.forward, "__func__", None) is not nn.Linear.forward
+        or head._forward_hooks
+        or head._forward_pre_hooks
+    )
+    if is_changed or not isinstance(weight, Tensor) or weight.ndim != 2:
         raise ConfigError(
-            f"head={format_value(head)}: give a torch.nn.Linear without a forward of its own, as "
-            "adapters have, or its weight of shape [V, D] where the logits are hidden @ weight.T"
+            f"head={format_value(head)}: give a torch.nn.Linear without hooks or a forward of "
+            "its own, as pruning and adapters have, or its weight of shape [V, D] where the logits "
+            "are hidden @ weight.T"
         )
     if hidden.shape[:-1] != labels.shape or hidden.shape[-1] != weight.shape[1]:
         raise LossError(

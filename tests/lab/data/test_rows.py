@@ -308,6 +308,20 @@ def test_cells_of_the_uci_repository_are_read_with_their_spaces(tmp_path: Path) 
     assert data.names == (" no", " yes")
 
 
+def test_texts_of_csv_are_read_where_they_begin_as_unicode_and_else_refused(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "a.csv", columns_of())
+    text = (tmp_path / "a.csv").read_text().replace(",r", ",rosé")
+    for name, encoding in (("b", "utf-8"), ("c", "utf-16"), ("d", "latin-1")):
+        (tmp_path / f"{name}.csv").write_text(text, encoding=encoding)
+    expected, data = (load(f"table:{tmp_path / name}.csv") for name in "bc")
+    assert torch.equal(data.train_inputs.nan_to_num(9), expected.train_inputs.nan_to_num(9))
+    assert (data.names, data.numbers) == (expected.names, expected.numbers)
+    with pytest.raises(ConfigError, match=r"d.csv: column 'colour' has texts that are not UTF-8"):
+        load(f"table:{tmp_path / 'd.csv'}")
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_columns_of_csv_are_separated_by_what_its_header_has_most_of(
     separator: str, tmp_path: Path

@@ -502,7 +502,10 @@ def test_a_place_that_holds_no_set_is_refused(places):
         load(f"hf:{places / 'empty'}")
     (places / "latin").mkdir()
     (places / "latin" / "train.csv").write_text("text,label\ncafé,0\n", encoding="latin-1")
-    with pytest.raises(ConfigError, match=r"latin cannot be read .*\('utf-8' codec can't decode"):
+    with pytest.raises(
+        ConfigError,
+        match=r"latin cannot be read .*\(UnicodeDecodeError: 'utf-8' codec can't decode",
+    ):
         load(f"hf:{places / 'latin'}")
 
 

@@ -182,6 +182,25 @@ def test_the_single_pass_takes_it(name, monkeypatch):
         assert float((mine - expected).abs().max()) <= 1e-4 * scale
 
 
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [
+        ("digits", "cnn"),
+        ("imagefolder:photos,size=64", "cnn"),
+        ("sst2", "transformer"),
+        ("hf:reviews,text=text", "transformer"),
+        ("tinyshakespeare", "gpt"),
+        ("text:book.txt", "gpt"),
+        ("table:adult.csv", "tabular-mlp"),
+        ("picture:hopper.jpg", "siren"),
+    ],
+)
+def test_a_model_is_of_the_kind_of_the_data_where_none_is_asked_for(data, model):
+    chosen = Settings(data=data, epochs=1.0)
+    assert (chosen.model, chosen.lr) == (model, find_architecture(model).lr)
+    assert Settings(data=data, model="mlp", epochs=1.0).model == "mlp"
+
+
 def test_dropout_is_that_of_the_name():
     layers = build("wrn-10-1-drop0.4", width=2, classes=2, channels=1).modules()
     assert {layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)} == {0.4}

@@ -8,10 +8,11 @@ import torch
 from torch.nn import functional as F
 
 from siftback import Epochs
+from siftback.cli.before_training import prune_command
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
-from siftback.lab.experiments.example_scores import Scores, prune_to, score_to
+from siftback.lab.experiments.example_scores import Scores, score_examples
 from siftback.lab.experiments.summary_table import rows
 from siftback.lab.length import Length, PhaseClock
 from siftback.lab.models.attention import Gpt
@@ -159,16 +160,16 @@ def expected(name, losses):
 
 def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
     asked = settings(address, score_epochs=1.0)
-    score_to(tmp_path / "tokens.parquet", "token-irreducible", asked, 0, lambda done: None)
-    score_to(tmp_path / "windows.parquet", "irreducible", asked, 0, lambda done: None)
+    for name in ("token-irreducible", "irreducible"):
+        score_examples(name, asked, 0).write(tmp_path / name)
     tokens, windows = (
-        Scores.read(tmp_path / name) for name in ("tokens.parquet", "windows.parquet")
+        Scores.read(tmp_path / name) for name in ("token-irreducible", "irreducible")
     )
     of_windows = tokens.scores.view(len(windows.scores), LENGTH).mean(1)
     torch.testing.assert_close(of_windows, windows.scores)
     assert tokens.origin["cost"] == windows.origin["cost"]
     with pytest.raises(ConfigError, match="holds token-irreducible, a score of each token"):
-        prune_to(tmp_path / "kept.parquet", tmp_path / "tokens.parquet", 0.5, False, None, False, 0)
+        prune_command(scores=tmp_path / "token-irreducible", out=tmp_path / "kept", drop=0.5)
 
 
 @pytest.mark.parametrize(

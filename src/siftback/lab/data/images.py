@@ -24,7 +24,7 @@ from torch import Tensor
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import DataSet, check_memory
 from siftback.lab.data.source import Address, EncodedSet, Size, Splits, cached
-from siftback.lab.data.tables import TEST_SPLITS
+from siftback.lab.data.tables import TEST_SPLITS, naming_source
 
 # Of HEIC too, which Pillow cannot read: an error is better than a set without these. What it
 # registers of documents, films and arrays is no image.
@@ -300,11 +300,9 @@ def read_arrays(address: Address) -> tuple[Splits, tuple[str, ...]]:
 
 def read_members(address: Address) -> dict[str, Any]:
     """Reads the arrays of the file by name: those of `ARRAYS`, and None for the others."""
-    if not address.path.exists():
-        raise ConfigError(f"{address}: there is no file {address.path}")
     if not address.path.is_file():  # reading a pipe would wait for ever
-        raise ConfigError(f"{address} cannot be read as a file of arrays: it is not a file")
-    try:
+        raise ConfigError(f"{address}: there is no file {address.path}")
+    with naming_source(address, "cannot be read as a file of arrays", "save it by numpy.savez"):
         with zipfile.ZipFile(address.path) as file:
             names = [name.removesuffix(".npy") for name in file.namelist()]
             if len(set(names)) < len(names):
@@ -318,13 +316,6 @@ def read_members(address: Address) -> dict[str, Any]:
             return {
                 name: np.asarray(arrays[name]) if name in ARRAYS else None for name in arrays.files
             }
-    except ConfigError:
-        raise
-    except Exception as error:  # a damaged file can fail in any way
-        raise ConfigError(
-            f"{address} cannot be read as a file of arrays ({error or type(error).__name__}): save "
-            "it by numpy.savez"
-        ) from error
 
 
 def as_images(array: Any, name: str) -> Tensor:

@@ -13,7 +13,7 @@ from pyarrow import csv, parquet
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import TableData, add_test_split, check_memory
 from siftback.lab.data.source import LABEL, Address, Splits
-from siftback.lab.data.tables import STRINGS, VALUE, naming_damage, read_cells, read_labels
+from siftback.lab.data.tables import STRINGS, VALUE, naming_source, read_cells, read_labels
 
 MOST_CATEGORIES = 1000
 """The most categories of a column, each of which is an input of the model."""
@@ -123,7 +123,7 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
     """
     if not path.is_file():  # reading a pipe would wait for ever
         raise ConfigError(f"{name}: there is no file {path}: give one of CSV or Parquet")
-    with naming_damage(path):
+    with naming_source(path):
         if path.suffix.lower() in PARQUET:
             table = parquet.read_table(path)
             # No rows can be taken of views, which DataFusion writes.
@@ -135,12 +135,19 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
             table = csv.read_csv(
                 path,
                 # Types are told from the first block alone: here, from all rows.
-                csv.ReadOptions(block_size=min(max(1, path.stat().st_size), READ_AT_ONCE)),
+                csv.ReadOptions(
+                    block_size=min(2 * path.stat().st_size + 1, READ_AT_ONCE),
+                    encoding="utf-16" if b"\0" in header else "utf-8",
+                ),
                 csv.ParseOptions(delimiter=chr(max(b",;\t", key=header.count))),
                 csv.ConvertOptions(
                     column_types=dict(types), null_values=MISSING, strings_can_be_null=True
                 ),
             )
+            if unread := [field.name for field in table.schema if str(field.type) == "binary"]:
+                raise ConfigError(
+                    f"{path}: column {unread[0]!r} has texts that are not UTF-8: save it in UTF-8"
+                )
         columns = table.column_names  # a header may be no text
     if twice := [column for column in columns if columns.count(column) > 1]:
         raise ConfigError(f"{path} has several columns {twice[0]!r}: give each a name of its own")

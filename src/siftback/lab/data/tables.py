@@ -146,7 +146,7 @@ def open_published(name: str, published: Published) -> EncodedSet:
     files = find_files(published.folder or name, published, (*published.train, "test"))
     paths = {"train": [p for split in published.train for p in files[split]], "test": files["test"]}
     first = paths["train"][0]
-    with naming_damage(first):
+    with naming_source(first):
         is_arrow = first.suffix != ".parquet"
         schema = read_file(first).schema if is_arrow else parquet.read_schema(first)
         metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
@@ -163,7 +163,7 @@ def open_published(name: str, published: Published) -> EncodedSet:
     def read() -> Splits:
         tables = {}
         for split, sources in paths.items():
-            with naming_damage(sources[0]):  # a later file may have other columns
+            with naming_source(sources[0]):  # a later file may have other columns
                 tables[split] = pa.concat_tables(map(read_file, sources))
             if not len(tables[split]):
                 raise ConfigError(f"{sources[0]} has no rows: put one with examples in its place")
@@ -229,7 +229,7 @@ def local_folder(name: str) -> Path | None:
 
 def read_file(path: Path) -> pa.Table:
     """Reads a Parquet file, or an Arrow stream that the hub's client wrote."""
-    with naming_damage(path):
+    with naming_source(path):
         if path.suffix == ".parquet":
             return parquet.read_table(path)
         with pa.memory_map(str(path)) as stream:
@@ -237,16 +237,20 @@ def read_file(path: Path) -> pa.Table:
 
 
 @contextmanager
-def naming_damage(path: Path) -> Iterator[None]:
-    """Raises errors of reading a file as errors that name it."""
+def naming_source(
+    source: object,
+    problem: str = "is damaged or of another form",
+    advice: str = "put a whole file in its place",
+) -> Iterator[None]:
+    """Raises errors of reading a source, which are of no common kind, as errors that name it."""
     try:
         yield
     except ConfigError:
         raise
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:
+        cause = error.__cause__ or error
         raise ConfigError(
-            f"{path} is damaged or of another form ({type(error).__name__}: {error}): put a whole "
-            "file in its place"
+            f"{source} {problem} ({type(cause).__name__}: {cause}): {advice}"
         ) from error
 
 
@@ -315,18 +319,16 @@ def load_splits(address: Address) -> Mapping[str, Any]:
         return load_from_hub(address.target, config, advice)
     import datasets
 
-    try:
+    readable = (
+        "a folder that Dataset.save_to_disk wrote, one of Parquet files, or of images by class"
+    )
+    with naming_source(path, "cannot be read as a data set", f"give {readable}"):
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
             data = datasets.load_from_disk(str(path))
         elif path.is_file():
             data = datasets.load_dataset("parquet", data_files=str(path))
         else:
             data = datasets.load_dataset(str(path.resolve()), *([config] if config else []))
-    except Exception as error:  # its errors are of no common kind
-        raise ConfigError(
-            f"{path} cannot be read as a data set ({error.__cause__ or error}): give a folder that "
-            "Dataset.save_to_disk wrote, one of Parquet files, or one of images by class"
-        ) from error
     return data if isinstance(data, Mapping) else {"train": data}
 
 
@@ -346,13 +348,9 @@ def load_from_hub(repository: str, config: str, advice: str) -> Mapping[str, Any
     # Imported when it is needed, as it takes seconds and most runs read local files.
     import datasets
 
-    try:
+    problem = "is not on this machine, and could not be read from the Hugging Face hub"
+    with naming_source(repository, problem, f"connect to the internet, or {advice}"):
         splits: Mapping[str, Any] = datasets.load_dataset(repository, *([config] if config else []))
-    except Exception as error:  # the client's errors are of no common kind
-        raise ConfigError(
-            f"{repository} is not on this machine, and could not be read from the Hugging Face hub "
-            f"({error}): connect to the internet, or {advice}"
-        ) from error
     return splits
 
 

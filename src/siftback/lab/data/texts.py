@@ -20,7 +20,7 @@ from torch import Tensor
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import PAD, TextData, add_test_split, check_memory, lengths_of
 from siftback.lab.data.source import Address, EncodedSet, cached
-from siftback.lab.data.tables import data_folders
+from siftback.lab.data.tables import data_folders, naming_source
 
 LENGTH = 128
 """The most tokens of an example, where the set has no length of its own."""
@@ -125,10 +125,8 @@ def read_windows(address: Address, length: int, name: str, cache: str) -> TextDa
     vocabulary = vocabulary_of(address)
 
     def tokenise() -> dict[str, Tensor]:
-        try:
+        with naming_source(path, "cannot be read as text in UTF-8", "save it in UTF-8"):
             whole = path.read_bytes().decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} cannot be read as text in UTF-8 ({error})") from error
         middle = int(TRAIN_SHARE * len(whole))
         train, test = whole[:middle], whole[middle:]
         # All characters of the text have a token, as those without would be left out of the loss.

@@ -34,11 +34,10 @@ from siftback.lab.forward import (
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
-from siftback.lab.records.folder import check_writable
-from siftback.lab.records.formatting import one_of, readable
+from siftback.lab.records.formatting import one_of
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.train import Scored, Training, stages
-from siftback.lab.settings import Run, Settings, check_run_seed
+from siftback.lab.settings import Run, Settings
 from siftback.lab.strategies.table import find_strategy
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
@@ -398,78 +397,6 @@ def overlaps(
         dropped = (count - len(left | right)) / (count - len(left))
         shares.append((drop, dropped, len(left & right) / len(left)))
     return shares
-
-
-def score_to(out: Path, name: str, settings: Settings, seed: int, update: Update) -> str:
-    """Scores a training set into a file.
-
-    Args:
-        out: The file.
-        name: One of `SCORES`.
-        settings: How to train the models that score.
-        seed: Decides their seeds.
-        update: Called with the share of it that is done.
-
-    Returns:
-        Its content and its cost, in a line.
-    """
-    check_writable(out)
-    check_run_seed(seed)
-    table = score_examples(name, settings, seed, update=update)
-    table.write(out)
-    return (
-        f"{out}: {name} of {len(table.labels)} examples by {len(table.origin['seeds'])} models, "
-        f"{table.origin['seconds']:.1f} s, {readable(table.origin['cost'])} forwards"
-    )
-
-
-def prune_to(
-    out: Path,
-    file: Path,
-    drop: float | None,
-    easiest: bool,
-    window: Sequence[float] | None,
-    per_class: bool,
-    seed: int,
-) -> str:
-    """Chooses the examples to keep by a table of scores, into a file.
-
-    Args:
-        out: The file of the subset.
-        file: The table.
-        drop: As for `siftback.pruning.prune`.
-        easiest: Whether to keep those in place of the hardest.
-        window: As for `siftback.pruning.prune`.
-        per_class: Whether to rank within each class.
-        seed: As for `siftback.pruning.prune`.
-
-    Returns:
-        The number of examples kept, in a line.
-    """
-    check_writable(out)
-    check_run_seed(seed)
-    if easiest and window is not None:
-        raise ConfigError(f"--easiest and --window {window}: give one of them")
-    if window is not None and len(window) != 2:
-        raise ConfigError(f"--window {window}: give two shares, such as 0.1,0.9")
-    table = Scores.read(file)
-    score = table.origin.get("score")
-    if score in OF_TOKENS:
-        raise ConfigError(
-            f"{file} holds {score}, a score of each token, and examples are pruned: "
-            "give a table of another score"
-        )
-    indices = prune(
-        table.scores,
-        drop,
-        keep="easiest" if easiest else "hardest",
-        window=None if window is None else (window[0], window[1]),
-        per_class=table.labels if per_class else None,
-        seed=seed,
-    )
-    options = {"drop": drop, "easiest": easiest, "window": window, "per_class": per_class}
-    write_subset(out, table, indices, options | {"seed": seed})
-    return f"{out}: {len(indices)} of {len(table.labels)} examples kept by {table.origin['score']}"
 
 
 def overlap_table(first: Path, second: Path, drops: Sequence[float]) -> Table:

@@ -16,6 +16,8 @@ from torch import nn
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import KINDS, Kind
+from siftback.lab.data.load import MNIST, PUBLISHED
+from siftback.lab.data.source import parse_address
 from siftback.lab.models.attention import Gpt, Ngrams, Transformer, Vit
 from siftback.lab.models.convolutional import (
     basic_layers,
@@ -135,6 +137,9 @@ NAMES = (*MODELS, "wrn-D-K", "densenet-bc-D")
 LISTED = (*MODELS, "wrn-28-10", "wrn-28-10-drop0.3", "wrn-16-2", "densenet-bc-100")
 """The names that ``siftback models`` lists."""
 
+# For data whose name says their kind; else for texts of a class each, and for images.
+_FOR = {"tinyshakespeare": "gpt", "text": "gpt", "table": "tabular-mlp", "picture": "siren"}
+
 DEEPEST = 1204
 
 
@@ -161,6 +166,18 @@ def find_architecture(name: str) -> Architecture:
     if known in MODELS and width.isdigit():  # as tables name it
         raise ConfigError(f"no model {name!r}: give --model {known} --width {width}")
     raise ConfigError(f"no model {name!r}: {one_of(name, NAMES)}")
+
+
+def model_for(data: str) -> str:
+    """Returns the default model of a data set, by the kind of its examples as its name says it.
+
+    >>> [model_for(data) for data in ("mnist", "imdb", "hf:ag_news,text=text", "table:adult.csv")]
+    ['cnn', 'transformer', 'transformer', 'tabular-mlp']
+    """
+    address = parse_address(data)
+    if PUBLISHED.get(data, MNIST).length or "text" in (address.options if address else ()):
+        return "transformer"
+    return _FOR.get(address.kind if address else data, "cnn")
 
 
 def blocks_of(depth: str) -> int:

@@ -352,6 +352,7 @@ class LoaderBatches(TrainingBatches):
             pool=siftback.Pool(settings.batch_size, drop_last="carry", pad=padding),
             seed=job.run.seed,
             shorter_epochs=memory is not None,  # whose cost is compared at equal backward passes
+            on_nonfinite="keep",  # a training that diverges goes on to its end, as a plain one does
             **choice,
         )
         self.stats = self.loader.stats
@@ -404,34 +405,26 @@ class LoaderBatches(TrainingBatches):
         return torch.cat(scored).cpu()
 
     def agreement_of(self, scores: Tensor) -> float | None:
-        """Returns how scores of the first training examples agree with fresh losses.
+        """Returns the rank correlation (Spearman) of scores with fresh losses, in [-1, 1].
 
-        Those are of a forward pass that is not compiled.
+        Those are of the first training examples, by a forward pass that is not compiled.
+
+        Args:
+            scores: float32[N], NaN where there is none.
+
+        Returns:
+            None where less than two of the examples have a score, or all have the same score or
+            loss.
         """
-        exact = siftback.Fresh(autocast=autocast_of(self.job.settings))
-        return rank_agreement(scores, self.score_sample(exact))
+        losses = self.score_sample(siftback.Fresh(autocast=autocast_of(self.job.settings)))
+        columns = {"score": scores[: len(losses)].cpu().numpy(), "loss": losses.numpy()}
+        correlation = float(pd.DataFrame(columns).corr("spearman").loc["score", "loss"])
+        return None if math.isnan(correlation) else correlation
 
 
 def fresh_scorer(settings: Settings) -> siftback.Fresh:
     """Returns the scorer that forwards each batch as training does."""
     return siftback.Fresh(autocast=autocast_of(settings), compile=settings.compile)
-
-
-def rank_agreement(scores: Tensor, losses: Tensor) -> float | None:
-    """Returns the rank correlation (Spearman) of scores with losses of the first examples.
-
-    Args:
-        scores: float32[N], NaN where there is none.
-        losses: float32[n].
-
-    Returns:
-        A number in [-1, 1]; None where less than two of the examples have a score, or all have
-        the same score or loss.
-    """
-    count = min(len(scores), len(losses))
-    columns = {"score": scores[:count].cpu().numpy(), "loss": losses[:count].cpu().numpy()}
-    correlation = float(pd.DataFrame(columns).corr("spearman").loc["score", "loss"])
-    return None if math.isnan(correlation) else correlation
 
 
 @dataclass(frozen=True)

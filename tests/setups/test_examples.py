@@ -6,6 +6,7 @@ are those numbers. After a selection the parts of each kept example must still b
 
 import dataclasses
 from collections import namedtuple
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -220,8 +221,30 @@ def packed(examples):
     return pack_sequence([image[0] for image, _ in examples], enforce_sorted=False)
 
 
+class Rows(Mapping):
+    """A mapping of columns whose iterator and length are those of its rows, as a TensorDict's."""
+
+    batch_dims = 1
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def __iter__(self):
+        return iter(next(iter(self.columns.values())))
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def items(self):
+        return self.columns.items()
+
+
 # Which no rule needs to split, and nothing can.
 WHOLE = {
+    "a mapping by rows": (lambda rows: Rows({"x": torch.zeros(len(rows))}), "is a Rows, which"),
     "an object of many": (lambda rows: Graph(len(rows)), r"is a Graph, which has no rows: give"),
     "a packed sequence": (packed, r"is a PackedSequence, which has no rows: give a tensor"),
     "a string for all": (

@@ -369,7 +369,8 @@ def _rebuild(batch: Any, values: list[Any]) -> Any:
 
 def _children_of(batch: Any) -> dict[str, Any] | None:
     """Returns the batches that a batch consists of, by their path within it, such as ``[0]``."""
-    if isinstance(batch, PackedSequence):  # a named tuple of which no rows can be taken
+    # A named tuple of which no rows can be taken, and a TensorDict, whose iterator gives rows.
+    if isinstance(batch, PackedSequence) or hasattr(batch, "batch_dims"):
         return None
     if isinstance(batch, Mapping):
         return {f"[{key!r}]": value for key, value in batch.items()}
@@ -411,8 +412,8 @@ def _is_column(leaf: Any, path: str, lists: Lists) -> bool:
 def _without_rows(leaf: Any, path: str) -> BatchError:
     """Returns the error of a leaf that cannot be split into examples."""
     return BatchError(
-        f"batch{path} is {describe(leaf)}, which has no rows: give a tensor with a row per "
-        "example (of a DataFrame, to_numpy()), or a list with one value per example"
+        f"batch{path} is {describe(leaf)}, which has no rows: give a tensor with a row for each "
+        "example (of a DataFrame, to_numpy(); of a TensorDict, to_dict()), or a list of as many"
     )
 
 

@@ -295,7 +295,7 @@ class Schedule:
         begin, end = self.span(epochs)
         if begin >= min(end, epochs):
             warnings.warn(
-                f"{self!r} never selects in a training of {epochs:g} epochs: each is trained on "
+                f"{self!r} never selects in a training of epochs={epochs:g}: each is trained on "
                 "all examples",
                 stacklevel=3,
             )

@@ -174,7 +174,7 @@ def test_going_on_with_a_model_reads_its_record_no_more_often_than_a_comparison(
 def test_a_warning_is_a_line_without_a_path(call: Call, tmp_path: Path) -> None:
     status, _, err = call("train", *QUICK[:-2], "--strategy", "Memory()", "--out", tmp_path)
     assert status == 0
-    assert "warning: Memory leaves nothing out of 1 epochs" in err
+    assert "warning: Memory leaves nothing out of 1 epoch," in err
     assert "UserWarning" not in err
     assert ".py" not in err
 

@@ -187,7 +187,7 @@ def test_a_training_that_is_over_before_selection_begins_warns(framework, monkey
     pytest.importorskip(PACKAGES[framework])
     schedule = Schedule(warmup=Epochs(EPOCHS))
     monkeypatch.setattr(f"{framework.lower().replace(' ', '')}_training.AT_ONCE", schedule)
-    with pytest.warns(UserWarning, match="never selects in a training of 3 epochs"):
+    with pytest.warns(UserWarning, match="never selects in a training of epochs=3"):
         ours = run(framework, IN_STEP)
     assert sum(map(len, ours.batches)) == EPOCHS * COUNT
 

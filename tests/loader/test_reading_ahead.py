@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from remembering import Numbered, spread
-from siftback import Epochs, Indexed, Memory, Pool, Selection, SelectiveLoader
+from siftback import Epochs, Indexed, InfoBatch, Memory, Pool, Selection, SelectiveLoader
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.rules.rule import EpochRule
 from toys import AT_ONCE, EveryOther, assert_same, at_once, given_losses, numbered
@@ -247,6 +247,17 @@ def test_recording_twice_is_an_error():
         loader.record(batch["loss"])
         with pytest.raises(ConfigError, match=r"no batch waits for its losses: call.*LBFGS"):
             loader.record(batch["loss"])
+
+
+def test_a_second_gradient_of_a_step_has_the_weights_of_the_first():
+    plain = DataLoader(torch.arange(64.0), 8, shuffle=True)
+    loader, weights = SelectiveLoader(plain, memory=InfoBatch(), epochs=6), set()
+    for _ in range(6):
+        for losses in loader:
+            recorded = loader.loss(losses)
+            assert torch.equal((losses * loader.weights).mean(), recorded)
+            weights |= {*loader.weights.tolist()}
+    assert weights == {1.0, 2.0}
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])

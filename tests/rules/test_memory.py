@@ -285,7 +285,7 @@ def test_a_share_that_follows_the_losses_has_a_tail_after_4_to_9_epochs(epochs, 
 
 
 def test_of_a_training_of_sixty_epochs_nothing_is_left_out_with_a_warning():
-    with pytest.warns(UserWarning, match="never selects in a training of 60 epochs"):
+    with pytest.warns(UserWarning, match="never selects in a training of epochs=60"):
         loader = ruled(Memory(), wrapped=plain(Numbered(FEW_LEFT)), epochs=60)
     assert {len(epoch_of(loader)) for _ in range(60)} == {60}
 

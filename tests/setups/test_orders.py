@@ -514,7 +514,7 @@ def test_a_loader_of_ones_own_may_read_its_batch_sampler():
 @pytest.mark.parametrize("rule", [Memory(), InfoBatch(0.5), Memory(keep=0.5)])
 def test_a_rule_says_that_it_leaves_nothing_out_of_a_single_epoch(rule):
     loader = SelectiveLoader(DataLoader(Numbers(), BATCH, shuffle=True), memory=rule, epochs=1)
-    with pytest.warns(UserWarning, match="leaves nothing out of 1 epochs"):
+    with pytest.warns(UserWarning, match="leaves nothing out of 1 epoch,"):
         trained = [loader.loss(batch.float().requires_grad_()).item() for batch in loader]
     assert len(trained) == -(-EXAMPLES // BATCH)
 

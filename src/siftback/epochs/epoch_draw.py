@@ -424,7 +424,7 @@ class EpochDraw:
         epochs, begins = self.epochs or math.inf, self.schedule.span(self.epochs)[0]
         if begins < epochs <= 1:
             warnings.warn(
-                f"{type(self.rule).__name__} leaves nothing out of {epochs:g} epochs, as it first "
+                f"{type(self.rule).__name__} leaves nothing out of {epochs:g} epoch, as it first "
                 "remembers the losses of all examples: train for more epochs, or without it",
                 stacklevel=4,
             )

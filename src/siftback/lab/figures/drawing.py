@@ -115,7 +115,7 @@ def _draw_view(figure: Figure, view: str) -> Canvas:
         below: dict[str, Any] = {"loc": "outside lower center", "ncols": abreast, "frameon": False}
         canvas.legend(handles.values(), handles.keys(), fontsize="small", **below)
     # Laid out now, and not again for each format.
-    canvas.draw_without_rendering()
+    canvas.get_layout_engine().execute(canvas)  # type: ignore[union-attr]
     canvas.set_layout_engine(None)
     return canvas
 

@@ -183,7 +183,7 @@ def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path)
     train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
     assert call(*train, "--out", tmp_path / "whole")[0] == 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "siftback.cli", *train, "--out", str(tmp_path / "killed")],
+        [sys.executable, "-m", "siftback", *train, "--out", str(tmp_path / "killed")],
         stdout=subprocess.DEVNULL,
     )
     while not list((tmp_path / "killed").glob("checkpoints/*/*.pt")):
@@ -377,7 +377,7 @@ def test_bad_options_are_a_line_and_no_traceback(
 
 def test_ctrl_c_leaves_the_finished_runs(tmp_path: Path) -> None:
     out = tmp_path / "c"
-    command = [sys.executable, "-m", "siftback.cli", "compare", *QUICK, "--out", str(out)]
+    command = [sys.executable, "-m", "siftback", "compare", *QUICK, "--out", str(out)]
     command += ["--seed", ",".join(map(str, range(500)))]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ

@@ -93,7 +93,7 @@ def test_options_are_listed_completed_and_guessed_at_once(
 
 @pytest.mark.parametrize("name", ["compare", "train", "sweep"])
 def test_the_help_of_what_trains_fits_on_a_screen(name: str) -> None:
-    command = [sys.executable, "-m", "siftback.cli", name, "-h"]
+    command = [sys.executable, "-m", "siftback", name, "-h"]
     wide = os.environ | {"COLUMNS": "100"}
     printed = subprocess.run(command, capture_output=True, text=True, check=True, env=wide).stdout
     lines = printed.splitlines()

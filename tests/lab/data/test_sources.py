@@ -513,7 +513,7 @@ def test_without_a_network_the_error_says_what_to_put_where(places):
     away = {"HF_ENDPOINT": "https://hub.invalid", "HF_HOME": str(places / "home")}
     environment = {name: of for name, of in os.environ.items() if name != "HF_HUB_OFFLINE"} | away
     done = subprocess.run(
-        [sys.executable, "-m", "siftback.cli", "train", "--data", "hf:some/birds"],
+        [sys.executable, "-m", "siftback", "train", "--data", "hf:some/birds"],
         env=environment, cwd=places, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr

@@ -109,7 +109,7 @@ def test_a_second_process_is_refused_and_a_killed_one_blocks_nothing(
     compare = ("compare", *QUICK, "--strategies", "traditional,sb", "--no-matched")
     compare += ("--out", str(out))
     first = subprocess.Popen(
-        [sys.executable, "-m", "siftback.cli", *compare, "--seed", ",".join(map(str, range(500)))],
+        [sys.executable, "-m", "siftback", *compare, "--seed", ",".join(map(str, range(500)))],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

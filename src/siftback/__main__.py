@@ -1,0 +1,5 @@
+"""``python -m siftback``, as ``siftback``."""
+
+from siftback.cli import main
+
+main()

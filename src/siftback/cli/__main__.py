@@ -1,5 +1,0 @@
-"""``python -m siftback.cli``."""
-
-from siftback.cli import main
-
-main()

@@ -137,8 +137,8 @@ NAMES = (*MODELS, "wrn-D-K", "densenet-bc-D")
 LISTED = (*MODELS, "wrn-28-10", "wrn-28-10-drop0.3", "wrn-16-2", "densenet-bc-100")
 """The names that ``siftback models`` lists."""
 
-# For data whose name says their kind; else for texts of a class each, and for images.
-_FOR = {"tinyshakespeare": "gpt", "text": "gpt", "table": "tabular-mlp", "picture": "siren"}
+# Those of data whose name says their kind, beside those for texts of a class each, and for images.
+_DEFAULTS = {"tinyshakespeare": "gpt", "text": "gpt", "table": "tabular-mlp", "picture": "siren"}
 
 DEEPEST = 1204
 
@@ -177,7 +177,7 @@ def model_for(data: str) -> str:
     address = parse_address(data)
     if PUBLISHED.get(data, MNIST).length or "text" in (address.options if address else ()):
         return "transformer"
-    return _FOR.get(address.kind if address else data, "cnn")
+    return _DEFAULTS.get(address.kind if address else data, "cnn")
 
 
 def blocks_of(depth: str) -> int:

@@ -359,7 +359,7 @@ def test_a_loader_that_fills_one_buffer_again_loses_nothing():
 
 
 def test_a_schedule_that_never_selects_says_so():
-    with pytest.warns(UserWarning, match=r"warmup=Epochs\(5\).* never selects .* of 2"):
+    with pytest.warns(UserWarning, match=r"warmup=Epochs\(5\).* never selects .* epochs=2"):
         loader_of(keep=0.5, epochs=2, schedule=Schedule(warmup=Epochs(5)))
 
 

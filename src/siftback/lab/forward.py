@@ -217,7 +217,8 @@ def weighted_example_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tenso
         labels: int64 [B] or [B, T], or float [B, C].
     """
     losses = losses_of_outputs(logits, labels)
-    return (losses * weigh(losses, None)).mean()
+    # Where a loss is NaN so is the mean, and training goes on to its end as a plain one does.
+    return (losses * weigh(losses.nan_to_num(), None)).mean()
 
 
 def weighted_token_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tensor:
@@ -225,7 +226,7 @@ def weighted_token_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tensor:
     if labels.ndim == 1:
         return weighted_example_loss(weigh, logits, labels)
     losses, mask = token_cross_entropies(logits, labels), labels != IGNORED
-    return (losses * weigh(losses, mask)).sum() / mask.sum()
+    return (losses * weigh(losses.nan_to_num(), mask)).sum() / mask.sum()
 
 
 def moved_average(

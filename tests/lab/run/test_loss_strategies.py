@@ -158,6 +158,13 @@ def expected(name, losses):
     return float((weights * losses).mean())
 
 
+@pytest.mark.parametrize("name", ["traditional", *OF_TOKENS, *WEIGHTED])
+def test_a_training_that_diverges_goes_on_to_its_end(name, address, tmp_path):
+    plan = Plan(settings(address, lr=1e4, epochs=3.0), [name], [KEEP], [0], matched=False)
+    (run,) = compare(plan, tmp_path, Reporter()).runs
+    assert (run.diverged, run.epochs) == (True, 3.0)
+
+
 def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
     asked = settings(address, score_epochs=1.0)
     for name in ("token-irreducible", "irreducible"):

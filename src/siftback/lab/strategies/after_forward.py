@@ -125,7 +125,8 @@ class TokenBatches(TrainingBatches):
         scored = self._score != "random" and (selects or self._memory is not None)
         scores = torch.zeros(labels.shape, device=labels.device)
         if scored:
-            scores = self._scores(hidden.detach(), labels)
+            # Of a training that diverges all count, which goes on to its end as a plain one does.
+            scores = self._scores(hidden.detach(), labels).nan_to_num()
         selection = self._in_batch.select(scores, labels != IGNORED)
         self.seconds += time.perf_counter() - started
         kept = len(selection.positions)

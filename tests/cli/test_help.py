@@ -132,7 +132,8 @@ def test_an_option_shows_the_kind_of_its_value(
 def test_the_help_names_what_there_is(found: dict[str, dict[str, Any]]) -> None:
     assert SETTINGS["data"].help == f"Data set: {', '.join(load.NAMES)}."
     names = ", ".join(models.NAMES)
-    assert SETTINGS["model"].help.startswith(f"Model: {names}. By default one for the kind of data")
+    by_default = "By default one for the kind of data, cnn for images."
+    assert SETTINGS["model"].help == f"Model: {names}. {by_default}"
     assert get_args(TYPES["norm"]) == NORMS
     # Lines are broken at spaces and hyphens.
     scores, figures = ("".join(found[name]["help"][1].split()) for name in ("score", "figures"))

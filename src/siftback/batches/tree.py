@@ -413,7 +413,7 @@ def _without_rows(leaf: Any, path: str) -> BatchError:
     """Returns the error of a leaf that cannot be split into examples."""
     return BatchError(
         f"batch{path} is {describe(leaf)}, which has no rows: give a tensor with a row for each "
-        "example (of a DataFrame, to_numpy(); of a TensorDict, to_dict()), or a list of as many"
+        "example (of a DataFrame, to_numpy(); of a TensorDict, to_dict()), or a list of one each"
     )
 
 

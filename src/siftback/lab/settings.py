@@ -145,7 +145,7 @@ class Setting(NamedTuple):
 
 _ANY, _POSITIVE, _SHARE, _COUNT = "(-inf, inf)", "(0, inf)", "[0, 1)", f"[1, {2**31 - 1}]"
 _OF_DATA: Any = None  # the model for the data, which `Settings` takes in its place
-_OF_MODEL: Any = None  # the model's own value, which it takes then
+_OF_MODEL: Any = None  # that model's own value, likewise
 
 
 @dataclass(frozen=True)

@@ -308,9 +308,7 @@ def test_cells_of_the_uci_repository_are_read_with_their_spaces(tmp_path: Path) 
     assert data.names == (" no", " yes")
 
 
-def test_texts_of_csv_are_read_where_they_begin_as_unicode_and_else_refused(
-    tmp_path: Path,
-) -> None:
+def test_texts_of_csv_are_read_in_utf_8_and_utf_16_and_else_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", columns_of())
     text = (tmp_path / "a.csv").read_text().replace(",r", ",rosé")
     for name, encoding in (("b", "utf-8"), ("c", "utf-16"), ("d", "latin-1")):

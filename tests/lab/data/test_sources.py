@@ -504,7 +504,7 @@ def test_a_place_that_holds_no_set_is_refused(places):
     (places / "latin" / "train.csv").write_text("text,label\ncafé,0\n", encoding="latin-1")
     with pytest.raises(
         ConfigError,
-        match=r"latin cannot be read .*\(UnicodeDecodeError: 'utf-8' codec can't decode",
+        match=r"latin cannot be read .*\(DatasetGenerationError: .*: 'utf-8' codec can't decode",
     ):
         load(f"hf:{places / 'latin'}")
 

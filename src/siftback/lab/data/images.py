@@ -300,8 +300,10 @@ def read_arrays(address: Address) -> tuple[Splits, tuple[str, ...]]:
 
 def read_members(address: Address) -> dict[str, Any]:
     """Reads the arrays of the file by name: those of `ARRAYS`, and None for the others."""
-    if not address.path.is_file():  # reading a pipe would wait for ever
+    if not address.path.exists():
         raise ConfigError(f"{address}: there is no file {address.path}")
+    if not address.path.is_file():  # reading a pipe would wait for ever
+        raise ConfigError(f"{address} cannot be read as a file of arrays: it is not a file")
     with naming_source(address, "cannot be read as a file of arrays", "save it by numpy.savez"):
         with zipfile.ZipFile(address.path) as file:
             names = [name.removesuffix(".npy") for name in file.namelist()]

@@ -248,9 +248,9 @@ def naming_source(
     except ConfigError:
         raise
     except Exception as error:
-        cause = error.__cause__ or error
+        cause = f": {error.__cause__}" if error.__cause__ else ""
         raise ConfigError(
-            f"{source} {problem} ({type(cause).__name__}: {cause}): {advice}"
+            f"{source} {problem} ({type(error).__name__}: {error}{cause}): {advice}"
         ) from error
 
 
@@ -319,9 +319,7 @@ def load_splits(address: Address) -> Mapping[str, Any]:
         return load_from_hub(address.target, config, advice)
     import datasets
 
-    readable = (
-        "a folder that Dataset.save_to_disk wrote, one of Parquet files, or of images by class"
-    )
+    readable = "a folder that Dataset.save_to_disk wrote, of Parquet files, or of images by class"
     with naming_source(path, "cannot be read as a data set", f"give {readable}"):
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
             data = datasets.load_from_disk(str(path))

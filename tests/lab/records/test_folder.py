@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import shutil
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 
@@ -64,6 +66,19 @@ def test_the_summary_is_read_from_the_packed_file_as_it_was(filled):
     assert packed.to_json() == before
     assert raw_files("x", packed) == raw
     assert comparison_folders(filled.folder) == [filled.folder]
+
+
+def test_comparisons_are_found_while_folders_beside_them_go(filled, tmp_path):
+    def come_and_go():
+        for _ in range(100):
+            for number in range(20):
+                (tmp_path / "beside" / "checkpoints" / f"run{number}").mkdir(parents=True)
+            shutil.rmtree(tmp_path / "beside")
+
+    thread = Thread(target=come_and_go)
+    thread.start()
+    while thread.is_alive():
+        assert comparison_folders(tmp_path) == [filled.folder]
 
 
 def test_what_was_packed_but_not_yet_removed_is_removed_the_next_time(filled):

@@ -167,7 +167,8 @@ def _take(descriptor: int) -> bool:
 
 def comparison_folders(path: Path) -> list[Path]:
     """Returns the folders of comparisons at any depth, in the order of their names."""
-    folders = {file.parent for name in (SUMMARY, PACKED) for file in path.rglob(name)}
+    # Not by `Path.rglob`, which fails where a comparison that goes on removes its checkpoints.
+    folders = {Path(at) for at, _, names in os.walk(path) if {SUMMARY, PACKED} & {*names}}
     return sorted(filter(is_comparison, folders))
 
 

@@ -295,6 +295,36 @@ def test_an_example_that_comes_again_in_a_pass_is_given_once_a_batch():
     assert rule.sizes == batches
 
 
+class DrawsTen(Memory):
+    """Draws the first ten examples, and notes the sizes of what it is given."""
+
+    updates_by_example = True
+
+    def __init__(self):
+        super().__init__(0.5, warmup=Epochs(0))
+        self.sizes = []
+
+    def draw(self, epoch, generator):
+        return (torch.arange(self.examples) < 10).float()
+
+    def update(self, indices, losses, epoch, **others):
+        self.sizes.append(len(indices))
+        super().update(indices, losses, epoch, **others)
+
+
+def test_losses_of_several_passes_at_once_are_given_in_their_order_and_in_few_calls():
+    rule = DrawsTen()
+    sampler = SelectiveSampler(range(60), rule, epochs=1)
+    given = list(sampler)  # six passes, drawn before there is a loss
+    for step, index in enumerate(given):
+        sampler.update(torch.tensor([index]), torch.tensor([float(step)]))
+    rule.table.finish()
+    assert sum(rule.sizes) == len(given) == 60
+    assert len(rule.sizes) < 30
+    latest = {index: float(step) for step, index in enumerate(given)}
+    assert rule.values[:, 0].nan_to_num(-1).tolist() == [latest.get(i, -1.0) for i in range(60)]
+
+
 def test_a_guard_is_given_each_batch_by_itself():
     assert not Memory(guard=NoiseGuard(10)).joins_updates
     assert Memory().joins_updates

@@ -188,7 +188,7 @@ class RuleLosses:
             return
         record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
         if not self._joins or self._turn == _UNCLAIMED:
-            self._update(record)
+            self._update([record])
             return
         if self._kind != (epoch, *lacks):
             self._give_waiting()
@@ -198,25 +198,29 @@ class RuleLosses:
             self._give_waiting()
 
     def _give_waiting(self) -> None:
-        """Gives the rule the losses of the batches that wait, in one call if it can be."""
+        """Gives the rule the losses of the batches that wait, in few calls."""
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
         self._is_giving = True
         try:
-            joined = join_records(waiting)
-            if joined.is_clean:  # each is noted, so that a state does not depend on the joining
-                self._learn(joined, waiting)
-            else:
-                for record in waiting:
-                    self._update(record)
+            self._update(waiting)
         finally:
             self._is_giving = False
 
-    def _update(self, record: RecordedLosses) -> None:
-        """Gives the rule the losses of one batch: the last one of each example that are finite."""
-        record = record if record.is_clean else record.clean()
-        if len(record.losses):
+    def _update(self, records: list[RecordedLosses]) -> None:
+        """Gives the rule losses of batches: the last one of each example that are finite.
+
+        They are given in one call if they can be, else one half after the other: two passes of an
+        epoch have examples in common.
+        """
+        if not records:
+            return
+        joined, half = join_records(records), len(records) // 2
+        if joined.is_clean:  # each is noted, so that a state does not depend on the joining
+            self._learn(joined, records)
+        elif half:
+            self._update(records[:half])
+            self._update(records[half:])
+        elif len((record := joined.clean()).losses):
             self._learn(record, [record])
 
     def finish(self) -> None:

@@ -224,7 +224,7 @@ def test_fine_tuning_on_text(executed):
     check_pictures(done.pictures, 1)
     values = done.values
     check_verdict(done, values["errors"], values["costs"], values["budget"])
-    ratio = values["tokens"]["memory"] / values["tokens"]["traditional"]
+    ratio = values["tokens"]["Memory()"] / values["tokens"]["traditional"]
     assert f"with {ratio:.2f} times the tokens" in values["conclusion"]
     assert max(values["errors"]["traditional"]) < 40, "the texts can be told apart"
     assert "Stats, in examples" in done.shown("text/html")[0]

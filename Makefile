@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := --quiet --disable-pip-version-check
 # Digits of fonts, three of ten classes rare. benchmarks/demo.py says what other seeds make of it.
-DEMO := siftback compare --data fonts:7000,hard=0.05 --rare 30 --model fastcnn --width 4 --lr 0.2 \
+DEMO := siftback compare --data fonts:8000,hard=0.05 --rare 30 --model fastcnn --width 4 --lr 0.2 \
 	--strategies 'traditional,Memory()' --budget 4 --seed 0,1,2,3,4 --evaluations 2
 OWN := siftback compare --data imagefolder:PATH --strategies 'traditional,Memory()' --budget 4
 

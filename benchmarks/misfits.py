@@ -24,7 +24,7 @@ from siftback.lab.settings import Settings
 
 TITLE = "Share of the loss of examples that are predicted worse than by chance, at its highest"
 FONTS: dict[str, Any] = {"model": "fastcnn", "width": 8, "batch_size": 128, "lr": 0.1}
-DEMO: dict[str, Any] = {"model": "fastcnn", "width": 4, "batch_size": 64, "lr": 0.2}
+RARE: dict[str, Any] = {"model": "fastcnn", "width": 4, "batch_size": 64, "lr": 0.2}
 TEXTS: dict[str, Any] = {"model": "ngrams", "lr": 0.003, "weight_decay": 1.0}
 IMAGES: dict[str, Any] = {"model": "fastcnn", "width": 16, "train_limit": 10_000}
 RIGHT: list[dict[str, Any]] = [
@@ -33,7 +33,7 @@ RIGHT: list[dict[str, Any]] = [
     {"data": "fonts:5000,hard=0.05", "budget": 16, **FONTS},
     {"data": "fonts:20000", "budget": 4, **FONTS},
     {"data": "fonts:20000,hard=0.5", "budget": 4, **FONTS},
-    {"data": "fonts:6000,hard=0.05", "budget": 4, "rare": 30, **DEMO},
+    {"data": "fonts:6000,hard=0.05", "budget": 4, "rare": 30, **RARE},
     {"data": "mnist", "budget": 6, "model": "cnn", "train_limit": 10_000},
     {"data": "gtsrb", "budget": 6, **IMAGES},
     {"data": "cifar10", "budget": 6, **IMAGES},

@@ -122,8 +122,10 @@ def test_resumed_runs_have_the_threads_they_began_with(
 
 
 def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
-    status, _, _ = call("train", *QUICK, "--strategy", "sb", "--beta", "1", "--out", tmp_path)
+    asked = ("--strategy", "sb", "--beta", "1", "--out", tmp_path)
+    status, printed, _ = call("train", *QUICK, *asked)
     assert status == 0
+    assert printed.splitlines()[-1] == f"weights: {tmp_path / 'weights.pt'}"
     (run,) = Comparison.read(tmp_path).runs
     assert run.keep_asked == 0.5
     model = models.build("cnn", width=4, classes=10, channels=1)

@@ -100,8 +100,7 @@ def results_command(
         draw_saving(ratios, saving)
     paths = [str(path) for path in (*written, into, saving) if path]
     if json:
-        numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]
-        show_json({"written": paths, "verdicts": numbers})
+        show_json({"written": paths, "verdicts": [*map(verdict_numbers, verdicts(comparisons))]})
     else:
         typer.echo("\n".join(paths))
 

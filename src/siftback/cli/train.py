@@ -70,8 +70,7 @@ def train_plan(
         plan = replace(plan, seeds=several)
     selects = any(find_strategy(run.strategy).selects for run in plan.runs())
     if several and len(plan.seeds) == 1 and selects:
-        seeds = ",".join(map(str, SEVERAL))
-        typer.echo(f"one seed decides nothing: --seed {seeds} would show their spread", err=True)
+        typer.echo("one seed decides nothing: --seed 0,1,2 would show their spread", err=True)
     use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
     stopped = False
     try:
@@ -169,6 +168,8 @@ def train_command(
             f"{WEIGHTS} is its alone: give another --out, or --overwrite to lose what it holds"
         )
     train_plan(plan, [], out, save, **options)
+    if not options["json"]:
+        typer.echo(f"weights: {out / WEIGHTS}")
 
 
 def show_comparison(comparison: "Comparison") -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Thread
 
@@ -79,6 +80,15 @@ def test_comparisons_are_found_while_folders_beside_them_go(filled, tmp_path):
     thread.start()
     while thread.is_alive():
         assert comparison_folders(tmp_path) == [filled.folder]
+
+
+def test_the_run_of_a_comparison_that_goes_on_is_said_to_be_written(filled):
+    name = f"{filled.folder.name}/records/random-seed0.jsonl"
+    (filled.folder / "records" / "random-seed0.jsonl").write_text('{"kind": "run"}\n')
+    for is_running, told in ((True, "is being written"), (False, "was broken off")):
+        with locked(filled.folder) if is_running else nullcontext():
+            _, problems = reading.read([filled.folder])
+        assert problems == [f"{name} {told}, and left out"]
 
 
 def test_what_was_packed_but_not_yet_removed_is_removed_the_next_time(filled):

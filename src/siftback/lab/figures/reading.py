@@ -25,7 +25,7 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
 
     Returns:
         The comparisons, each once, without the runs whose records are damaged; and what is
-        damaged, was broken off or is no comparison, one line each.
+        damaged, was broken off, is being written or is no comparison, one line each.
 
     Raises:
         ConfigError: If one does not exist, or none holds a comparison.
@@ -89,8 +89,9 @@ def _why_unlisted(folder: Path, record: str) -> str:
         lines = files.record_lines(folder, record)
     except files.UNREADABLE as error:
         return f"is damaged ({files.error_text(error)})"
-    ended = bool(lines) and '"kind": "end"' in lines[-1]
-    return f"is not in {files.summary_path(folder).name}" if ended else "was broken off"
+    if lines and '"kind": "end"' in lines[-1]:
+        return f"is not in {files.summary_path(folder).name}"
+    return "is being written" if files.is_locked(folder) else "was broken off"
 
 
 def _damage(folder: Path, run: RunSummary) -> str | None:

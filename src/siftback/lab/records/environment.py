@@ -63,8 +63,7 @@ def commit() -> str | None:
     if _git(source, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     head = _git(source, "rev-parse", "HEAD")
-    changes = _git(source, "status", "--porcelain", "--", ".")
-    return f"{head}+changes" if head and changes else head
+    return f"{head}+changes" if head and _git(source, "status", "--porcelain", "--", ".") else head
 
 
 def memory_gib() -> float | None:

@@ -76,7 +76,8 @@ class Memory(LastLossRule):
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
     much of the loss is of examples that are predicted worse than by chance (see
     `are_mislabelled`), all are drawn, and if it is so before the next draw too, from then on, with
-    a warning. The loss of chance is ``-log(mean(exp(-loss)))`` over the first 128 losses: log C
+    a warning. Losses of the first pass do not tell, as the network has only begun to learn. The
+    loss of chance is ``-log(mean(exp(-loss)))`` over the first 128 losses: log C
     for C classes, however sure the untrained network is, as it gives the labels of balanced classes
     a mean probability of 1 / C. It says nothing where it is not above 2, so that there are
     fewer than eight classes, or where the mean loss is 1.5 times as high, as of squared errors.
@@ -271,7 +272,8 @@ class Memory(LastLossRule):
         count, losses = self.count(epoch), self.scores(epoch)
         if count is None:
             warn_of_negative(losses, "Memory() without keep=")
-            if not self.guard and self._alarms < 2:
+            # Losses of the first pass are of a network that has only begun to learn.
+            if not self.guard and self._alarms < 2 and epoch > 1:
                 self._alarms = self._alarms + 1 if are_mislabelled(losses, self._chance_loss) else 0
                 if self._alarms == 2:
                     warnings.warn(_MISLABELLED, stacklevel=2)

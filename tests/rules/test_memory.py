@@ -1,6 +1,7 @@
 """Memory: who is drawn, who is read, what is remembered, and what it costs."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -136,6 +137,15 @@ def test_a_training_on_wrong_labels_is_one_on_everything_and_others_leave_out():
     assert seen(0) > 8 * 1000
     with pytest.warns(UserWarning, match="Memory\\(\\) leaves nothing out from here on"):
         assert seen(100) < 6.5 * 1000
+
+
+def test_losses_of_the_first_pass_say_nothing_of_labels():
+    rule = remembering(torch.full((200,), 2.3))
+    rule.update(torch.arange(200), MISFITS, 1)
+    assert not rule.draw(1, seeded(0)).all()
+    for number in (2, 3):
+        with nullcontext() if number == 2 else pytest.warns(UserWarning, match="from here on"):
+            assert rule.draw(number, seeded(0)).all()
 
 
 def test_a_state_with_losses_whose_square_is_not_finite_can_be_loaded():

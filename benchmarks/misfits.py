@@ -1,11 +1,11 @@
 """The share of the loss that misfits have, by which `Memory()` judges whether labels are wrong.
 
 Misfits are examples that are predicted worse than by chance. Before each draw of a training by
-``Memory()`` their share of the remembered loss is noted, once the mean loss is below `LEARNED` of
-that of chance and they are `MISFITS` of the examples or more. What counts is the lower share before
-two draws in a row, at its highest in the training. Where labels are right it should stay below
-`MISFIT_LOSS`, also where classes are rare or many images hard; where some are wrong it should be
-above it.
+``Memory()`` after the one that follows the first pass, their share of the remembered loss is noted,
+once the mean loss is below `LEARNED` of that of chance and they are `MISFITS` of the examples or
+more. What counts is the lower share before two draws in a row, at its highest in the training.
+Where labels are right it should stay below `MISFIT_LOSS`, also where classes are rare or many
+images hard; where some are wrong it should be above it.
 """
 
 from itertools import pairwise

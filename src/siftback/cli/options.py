@@ -137,8 +137,7 @@ class OptionsCommand(TyperCommand):
         widest = max(len(name) for rows in sections.values() for name, _ in rows)
         for title, rows in sections.items():
             with formatter.section(title):
-                aligned = [(name.ljust(min(widest, WIDEST)), text) for name, text in rows]
-                formatter.write_dl(aligned)
+                formatter.write_dl([(name.ljust(min(widest, WIDEST)), text) for name, text in rows])
 
 
 def show_all(ctx: typer.Context, asked: bool) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from siftback.lab.experiments.sweep import GridCell
     from siftback.lab.records.comparison_record import Comparison
 
-SEVERAL = [0, 1, 2]  # seeds
+SEVERAL = "0,1,2"  # seeds
 
 # Not a space to break a line at.
 _FIRM = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
@@ -70,7 +70,7 @@ def train_plan(
         plan = replace(plan, seeds=several)
     selects = any(find_strategy(run.strategy).selects for run in plan.runs())
     if several and len(plan.seeds) == 1 and selects:
-        typer.echo("one seed decides nothing: --seed 0,1,2 would show their spread", err=True)
+        typer.echo(f"one seed decides nothing: --seed {SEVERAL} would show their spread", err=True)
     use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
     stopped = False
     try:
@@ -123,7 +123,7 @@ def compare_command(
 
     names, seeds = parse_names(strategies), [0] if seed is None else parse_seeds(seed)
     plan = Plan(settings_of(values), names, keeps_of(keep, beta, names), seeds, not no_matched)
-    train_plan(plan, SEVERAL if seed is None else plan.seeds, out, **options)
+    train_plan(plan, parse_seeds(SEVERAL) if seed is None else plan.seeds, out, **options)
 
 
 @command("train", *SETTINGS, options_of=train_plan)

@@ -214,7 +214,8 @@ class RuleLosses:
         """
         if not records:
             return
-        joined, half = join_records(records), len(records) // 2
+        half = len(records) // 2
+        joined = join_records(records) if half else records[0]
         if joined.is_clean:  # each is noted, so that a state does not depend on the joining
             self._learn(joined, records)
         elif half:

@@ -69,11 +69,11 @@ def test_the_readme_s_blocks_run_as_a_file_to_the_exact_step_and_print_what_was_
     )
     assert done.returncode == 0, done.stderr
     found = re.fullmatch(
-        r"(\d+) passes over the data in 8 epochs, (\d+) examples not read\n", done.stdout
+        r"(\d+) passes over the data in 4 epochs, (\d+) examples not read\n", done.stdout
     )
     passes, unread = map(int, found.groups())
-    assert 17 < passes < 24, "about twenty, as the README says"
-    assert round(unread / 4096) in (passes - 9, passes - 8, passes - 7)
+    assert 9 < passes < 14, "about twelve, as the README says"
+    assert round(unread / 4096) in (passes - 5, passes - 4, passes - 3)
 
 
 @pytest.mark.parametrize("sign", ["-", "+"], ids=["before", "after"])
@@ -85,7 +85,7 @@ def test_both_sides_of_the_change_run(sign, monkeypatch, capsys):
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     exec(f"{before}{loop}\nprint(epoch, schedule.last_epoch)", vars(module))
-    assert capsys.readouterr().out == "7 64\n"
+    assert capsys.readouterr().out == "3 32\n"
 
 
 def test_the_badges_say_what_the_package_needs():

@@ -157,6 +157,16 @@ def test_bad_moments_are_refused(moments, message):
         Schedule(**moments)
 
 
+@pytest.mark.parametrize("share", [1 / 6, 1 / 3, 2 / 3, 5 / 6])
+@pytest.mark.parametrize("kind", [Share, Epochs])
+def test_a_moment_within_an_epoch_is_the_batch_that_it_means(share, kind):
+    begins = Schedule(warmup=Epochs(0), start=kind(share))
+    ends = Schedule(warmup=Epochs(0), end=kind(share))
+    on = [begins.is_on(batch / 12, 1) for batch in range(12)]
+    assert on == [batch >= round(12 * share) for batch in range(12)]
+    assert on == [not ends.is_on(batch / 12, 1) for batch in range(12)]
+
+
 def test_shares_of_training_are_whole_epochs_where_they_mean_to_be():
     for hundredths in range(1, 100):
         schedule = Schedule(warmup=Epochs(0), end=Share(hundredths / 100))

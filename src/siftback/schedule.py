@@ -18,6 +18,10 @@ from siftback.arguments import (
 )
 from siftback.errors import ConfigError
 
+# Epochs are compared rounded, as 0.07 * 100 is a little more than 7 and 8 / 12 of an epoch less
+# than Share(2 / 3) of one.
+_DIGITS = 9
+
 
 @dataclass(frozen=True, repr=False)
 class Epochs:
@@ -254,7 +258,7 @@ class Schedule:
         begin, end = span
         if self.interrupt and batch is not None and (batch + 1) % self.interrupt == 0:
             return False
-        return begin <= epochs_done < end
+        return begin <= round(epochs_done, _DIGITS) < end
 
     def bind(self, epochs: float | None) -> Callable[[float, int], bool]:
         """Returns ``is_on(epochs_done, batch)`` of a training, for a loader to call at each batch.
@@ -316,7 +320,7 @@ class Schedule:
         if not self.anneal:
             return own
         until = in_epochs(self.anneal.until, epochs)
-        if epochs_done >= until:
+        if round(epochs_done, _DIGITS) >= until:
             return self.anneal.keep(1.0, own)
         return self.anneal.keep(max(0.0, epochs_done - begin) / (until - begin), own)
 
@@ -465,5 +469,4 @@ def check_moment(name: str, moment: object) -> None:
 
 def in_epochs(moment: Moment, epochs: float | None) -> float:
     """Returns a moment or a duration in epochs of a training of ``epochs``."""
-    # Rounded, as 0.07 * 100 is a little more than 7 and 0.57 * 100 a little less than 57.
-    return round(moment.value * (epochs or 0), 9) if isinstance(moment, Share) else moment.value
+    return round(moment.value * ((epochs or 0) if isinstance(moment, Share) else 1), _DIGITS)

@@ -53,6 +53,35 @@ def test_a_saved_model_predicts_the_same_and_goes_on_as_if_not_stopped(tmp_path)
     assert np.array_equal(inner.predict(x, verbose=0), whole.predict(x, verbose=0))
 
 
+@pytest.mark.parametrize("stop", [2, 3])  # the last batch of an epoch is next, or a full one
+def test_a_first_batch_of_one_row_is_trained_on(stop, tmp_path):
+    x, y = (array[: 2 * BATCH + 1] for array in data())
+
+    def training():
+        return compiled(SelectiveModel(network(), KEEP)), SelectiveDataset((x, y), BATCH, epochs=2)
+
+    model, dataset = training()
+    model.fit(dataset, epochs=2, verbose=0, callbacks=[Saving(stop, tmp_path / "a.weights.h5")])
+    resumed, dataset = training()
+    resumed.optimizer.build(resumed.trainable_variables)
+    resumed.load_weights(tmp_path / "a.weights.h5")
+    resumed.fit(dataset, epochs=2, initial_epoch=stop // 3, verbose=0)
+    assert equal(resumed, model)
+
+
+class Saving(keras.callbacks.Callback):
+    """Saves the weights after a number of batches."""
+
+    def __init__(self, after, path):
+        super().__init__()
+        self.after, self.path = after, path
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.after -= 1
+        if not self.after:
+            self.model.save_weights(self.path)
+
+
 def test_backup_and_restore_goes_on_as_if_not_stopped(tmp_path):
     def made():
         return compiled(SelectiveModel(network(), KEEP, seed=3))

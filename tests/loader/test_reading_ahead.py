@@ -538,6 +538,26 @@ def test_what_is_given_with_losses_is_checked(arguments, error, message):
         loader.loss(torch.zeros(7), **arguments)
 
 
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("rule", [InfoBatch, partial(Memory, keep=0.3, unbiased=True)])
+def test_losses_of_some_examples_have_the_weights_of_their_batch_or_are_refused(rule, size):
+    data, refusals = TensorDataset(torch.rand(128) ** 3), []
+    plain = DataLoader(data, size, shuffle=True)
+    loader = SelectiveLoader(plain, memory=rule(), epochs=10, attach=True)
+    for _ in range(10):
+        for losses, index, weight in loader:
+            rows = slice(1, None)  # an example without a loss may be in a later batch again
+            losses, index, weight = losses[rows] * torch.rand(()), index[rows], weight[rows]
+            try:
+                loss = loader.loss(losses, indices=index)
+            except ConfigError as error:
+                refusals.append(str(error))
+                loss = loader.loss(losses, indices=index, weights=weight)
+            torch.testing.assert_close(loss, (losses * weight).mean())
+    assert all("or of several with unlike weights" in refusal for refusal in refusals)
+    assert len(refusals) <= 10 or size == 2  # a loss by itself may be of either
+
+
 def test_weights_of_examples_that_do_not_wait_must_be_given():
     loader = loader_of(Weighing(), attach=True)
     for _ in range(2):

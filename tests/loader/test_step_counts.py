@@ -160,6 +160,10 @@ def test_keeping_all_has_known_steps():
 
 
 UNKNOWN = {
+    "losses that are not finite": (
+        lambda: loader_of(keep=1.0, on_nonfinite="drop"),
+        "Percentile keeps is left to losses that are not finite: give ex",
+    ),
     "percentiles": (
         lambda: loader_of(keep=0.5, exact=False),
         "Percentile keeps is left to randomness: give ex",

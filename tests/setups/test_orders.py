@@ -20,6 +20,7 @@ from torch.utils.data import (
     IterableDataset,
     StackDataset,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     random_split,
 )
@@ -144,8 +145,11 @@ def test_batches_of_indices_may_be_arrays():
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda part: pickle.loads(pickle.dumps(part))])
-def test_a_loader_can_be_copied_between_epochs(again):
-    loader = SelectiveLoader(DataLoader(Numbers(), BATCH, shuffle=True), memory=Memory(), epochs=3)
+@pytest.mark.parametrize(
+    "order", [{"shuffle": True}, {"sampler": SubsetRandomSampler(range(EXAMPLES))}]
+)
+def test_a_loader_can_be_copied_between_epochs(again, order):
+    loader = SelectiveLoader(DataLoader(Numbers(), BATCH, **order), memory=Memory(), epochs=3)
     for batch in loader:
         loader.loss(batch + 1.0)
     other = again(loader)

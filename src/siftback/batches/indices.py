@@ -271,8 +271,7 @@ class IndexCheck:
         repeats: bool = False,
         rows_of: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.examples = examples
-        self._repeats, self._rows_of = repeats, rows_of or (lambda indices: indices)
+        self.examples, self._repeats, self._rows_of = examples, repeats, rows_of
         # NumPy takes a fraction of PyTorch's time for as few numbers as a batch has.
         self._given = np.zeros(0 if rows_of else examples or 0, dtype=bool)
 
@@ -297,7 +296,7 @@ class IndexCheck:
         if self._repeats:
             return
         numbers = np.sort(indices.numpy())
-        rows = self._rows_of(torch.from_numpy(numbers)).numpy()
+        rows = self._rows_of(torch.from_numpy(numbers)).numpy() if self._rows_of else numbers
         last, size = rows.max(), len(self._given)
         if last >= size:
             self._given = np.pad(self._given, (0, max(last + 1 - size, size)))

@@ -42,7 +42,7 @@ class StepSelection(Stateful):
 
     def __init__(self, in_batch: InBatch, *, scores: bool = True) -> None:
         self.in_batch, self.stats, self.share = in_batch, Stats(), 1.0
-        self._scores, self._tried = scores, False
+        self._scores, self._sizes = scores, list[int]()  # of the first two batches
 
     def take(self, batch: Any, score: Score, *, skips: bool) -> tuple[Any, Tensor | None]:
         """Returns the rows of a batch to train on, and their weights if the selector gives any.
@@ -57,14 +57,14 @@ class StepSelection(Stateful):
             LossError: If there is not one finite loss per row.
         """
         started, count, stats = time.perf_counter(), tree.size(batch), self.stats
-        if tries := not self._tried:  # what is wrong with losses tells before an epoch of warm-up
+        if tries := not self._sizes:  # what is wrong with losses tells before an epoch of warm-up
             tree.take(batch, torch.zeros(1, dtype=torch.int64))
-            if not stats.seen:  # after a resumption it may be a smaller one, the last of an epoch
-                check_leaves_out(self.in_batch.selector.keep, count)
+        elif len(self._sizes) == 1:  # of two, one may be a smaller one, the last of an epoch
+            check_leaves_out(self.in_batch.selector.keep, max(count, *self._sizes))
         losses, mask = torch.zeros(count, device=tree.device(batch)), None
         if self._scores and (tries or not skips):
             losses, mask = score(tries)
-        self._tried = True
+        self._sizes = [*self._sizes, count][:2]
         stats.seen += count
         weights, self.share = None, 1.0
         if not skips:
@@ -100,17 +100,17 @@ class StepSelection(Stateful):
 
 
 def check_leaves_out(keep: float, count: int) -> None:
-    """Checks that of a training's first batch not all rows are kept.
+    """Checks that of the first batches of a training not all rows are kept.
 
     Args:
         keep: Share to keep.
-        count: Rows of the batch.
+        count: Rows of the largest of them.
 
     Raises:
         BatchError: If all are.
     """
     if keep < 1 and count_in_batch(keep, count) >= count:
-        problem = f"the first batch has {count} rows, all of which keep={keep:g} keeps"
+        problem = f"a first batch has {count} rows, all of which keep={keep:g} keeps"
         raise BatchError(f"{problem}: give larger batches, of a row for each example")
 
 

@@ -4,9 +4,9 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from threading import current_thread, main_thread
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -52,6 +52,11 @@ class PendingBatch:
     missing: int
     weights_used: bool = False
     was_read: bool = False
+
+    @cached_property
+    def unrecorded(self) -> Tensor:
+        """int64[N], its indices on the CPU, -2 where a loss was recorded by its index."""
+        return cast(Tensor, self.batch.indices).cpu().clone()
 
 
 class LossRecord:
@@ -99,9 +104,8 @@ class LossRecord:
         # Also while all weights are 1, as in a warm-up, since others will come.
         self._rule_reweights: bool = getattr(rule, "reweights", False)
         self._queue: deque[PendingBatch] = deque()
-        self._epoch = 0  # of the batch given last
         self.reads = draw.losses.reads if draw else HostReads()
-        self._nonfinite_batches = 0  # one after another
+        self._epoch = self._nonfinite_batches = 0  # of the batch given last; one after another
         # Of losses of whole batches: their mean for each example in them, and their number.
         self._means = ScoreTable(columns=2)
         self.clear()
@@ -238,21 +242,25 @@ class LossRecord:
             apply_weights: Whether their weights are applied.
 
         Returns:
-            float32[n], their weights; None where an example is in none of the batches.
+            float32[n], their weights; None where an example is in none of the batches, or in
+            several with unlike weights.
         """
-        weights, is_pending = torch.ones(len(indices)), torch.zeros(len(indices), dtype=torch.bool)
+        matches: list[Any] = []
         for pending in self._queue:
-            batch = pending.batch
-            if pending.missing > 0 and batch.indices is not None:
-                rows, positions = (batch.indices.cpu()[:, None] == indices).nonzero().unbind(1)
-                if len(rows):
-                    if batch.weights is not None:
-                        weights[positions] = batch.weights.cpu()[rows]
-                    is_pending[positions] = True
-                    self._count_used(pending, len(set(rows.tolist())), apply_weights)
-            if bool(is_pending.all()):
-                return weights
-        return weights if not len(indices) else None
+            if pending.missing > 0 and pending.batch.indices is not None:
+                same = pending.unrecorded[:, None] == indices
+                matches.append((pending, *same.nonzero().unbind(1)))
+        weights, shared, is_told = torch.ones(len(indices)), torch.zeros(len(indices)), True
+        # The losses of a call are of one batch as a rule, which has most of their examples. Batches
+        # before it may have some of them too, of which a loop left the losses out.
+        for pending, rows, columns in sorted(matches, key=lambda match: -len(match[1])):
+            factors, is_new = pending.batch.loss_weights().cpu()[rows], shared[columns] == 0
+            is_other = (shared[columns] == len(rows)) & (weights[columns] != factors)
+            is_told, rows, new = is_told and not is_other.any(), rows[is_new], columns[is_new]
+            weights[new], shared[new], pending.unrecorded[rows] = factors[is_new], len(factors), -2
+            if len(new):
+                self._count_used(pending, len(set(rows.tolist())), apply_weights)
+        return weights if is_told and bool(shared.all()) else None
 
     def current(self, attribute: str) -> Batch:
         """Returns the batch in training, without its data: the only one that is not done with.
@@ -329,16 +337,14 @@ class LossRecord:
                 if known is None:
                     raise ConfigError(
                         "the examples in indices= are not those of batches that wait for their "
-                        "losses, so that their weights are not known: give weights= too, or call "
+                        "losses, or of several with unlike weights, so that their weights are not "
+                        "known: give weights= too, or call "
                         "loader.record(losses, indices=...), which applies none"
                     )
+        reweights = self._reweights or self._rule_reweights
         if not apply_weights:
             weights = None
-        elif reduced and (
-            self._reweights
-            or self._rule_reweights
-            or (weights is not None and bool((weights != 1).any()))
-        ):
+        elif reduced and (reweights or (weights is not None and bool((weights != 1).any()))):
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"

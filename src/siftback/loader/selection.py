@@ -87,12 +87,13 @@ class BatchSelection:
         self.keep = selector.keep
         self.has_limit = getattr(selector, "above", None) is not None  # and no share to keep
         self.leaves_out = self.keep < 1 or self.has_limit
+        self._drops = self.needs_scores and record.on_nonfinite == "drop"
         after_step = getattr(self.scorer.after_step, "__func__", None)
         self.follows_steps = self.needs_scores and after_step is not Scorer.after_step
         self.is_tried = False
         # A model or a loss function may write to its inputs, such as to normalise them, or pop one.
         self._copies = True
-        self.is_by_chance = not exact and (self.leaves_out or bool(schedule.anneal))
+        self.is_by_chance = not exact and (self.leaves_out or self._drops or bool(schedule.anneal))
 
     def select(
         self,
@@ -198,7 +199,7 @@ class BatchSelection:
             rows, done = min(size, examples - batch * size), number + batch / count
             if self._is_on(done, batch):
                 keep = self._schedule.keep(done, self._epochs, own=self.keep)
-                if not self.exact and (keep < 1 or self.has_limit):
+                if not self.exact and (keep < 1 or self.has_limit or self._drops):
                     raise self.left_to_chance()
                 rows = count_of(keep, rows) if self.exact else rows
             total += rows
@@ -208,7 +209,8 @@ class BatchSelection:
         """Returns the error that the number of examples kept is left to chance."""
         return TypeError(
             f"how many examples {type(self.selector).__name__} keeps is left to "
-            f"randomness: give {'a share and ' * self.has_limit}exact=True, which keeps exactly "
+            f"{'losses that are not finite' if self._drops else 'randomness'}: give "
+            f"{'a share and ' * self.has_limit}exact=True, which keeps exactly "
             "round(keep * N) of each batch, or follow loader.progress in place of a number of steps"
         )
 

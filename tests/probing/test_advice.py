@@ -42,7 +42,7 @@ class Found:
     ("bound_by", "changes", "reason"),
     [
         ("optimizer", {"optimizer": 4.0}, "the optimizer takes 57% of a training step"),
-        ("overhead", {"choosing": 1.0}, "choosing alone takes 1e+03 ms"),
+        ("overhead", {"choosing": 1.0, "recording": 1.0}, "choosing alone takes 1e+03 ms"),
         (
             "loading",
             {"loading": 4.0, "reads_chosen_only": False},
@@ -68,7 +68,7 @@ def test_where_loading_bounds_training_choosing_before_reading_comes_first():
     assert found.advice == Advice("sb-memory", 1 / 3, Bound.LOADING, None)
     saved = 1 - 1 / found.memory.measured
     assert found.line == (
-        f"{MEMORY_CALL}: a pass takes {saved:.0%} less time. Epochs stay as long: ask for fewer."
+        f"{MEMORY_CALL}: a pass takes {saved:.0%} less time. Ask for fewer epochs, and compare."
     )
     assert found.text.startswith("It chooses before reading")
     assert "Do not use a scoring pass here: loading takes 4e+03 ms per batch" in found.text
@@ -80,6 +80,13 @@ def test_a_forward_too_expensive_rules_out_scoring_passes():
     assert found.line.startswith(MEMORY_CALL)
     assert "Do not use a scoring pass here: the forward is too expensive." in found.text
     assert "it pays below keep 0.22" in found.text  # (3.1 - 2.4 - 0.02) / 3.1
+
+
+def test_a_selection_by_scores_that_takes_long_rules_out_scoring_passes_alone():
+    found = Found(replace(PARTS, choosing=1.0))
+    assert found.advice == Advice("sb-memory", 1 / 3, Bound.OVERHEAD, None)
+    assert found.line.startswith(MEMORY_CALL)
+    assert "Do not use a scoring pass here: the model is so small" in found.text
 
 
 def test_a_forward_more_expensive_than_a_step_pays_at_no_keep():

@@ -58,9 +58,10 @@ def advise(
 
     If examples that are left out are not read, `MEMORY` is recommended, which chooses before
     reading; otherwise the alternative, or none. There is no alternative if loading takes more than
-    half of the time, or if the fastest is less than `PAYS` times as fast as plain training. Nothing
-    is recommended if the optimizer takes more than half of a training step, or the loader's own
-    part of a selection more than a quarter of one.
+    half of the time, if the fastest is less than `PAYS` times as fast as plain training, or if
+    the loader's own part of a selection by scores takes more than a quarter of a training step.
+    Nothing is recommended if the optimizer takes more than half of one, or the loader's own part of
+    both more than a quarter.
 
     Args:
         seconds: The measurements.
@@ -81,7 +82,8 @@ def advise(
     if seconds.optimizer > seconds.training / 2:
         return Advice(None, keep, Bound.OPTIMIZER, None)
     if seconds.choosing > seconds.training / 4:
-        return Advice(None, keep, Bound.OVERHEAD, None)
+        is_light = seconds.drawing + seconds.recording <= seconds.training / 4
+        return Advice(before_reading if is_light else None, keep, Bound.OVERHEAD, None)
     # The single pass's scores are the training losses themselves.
     trusted = {SB, SINGLE_PASS}
     trusted |= {name for name, a in agreement.items() if (a.rank_correlation or 0) >= AGREES}
@@ -102,7 +104,7 @@ _SAVES = (
     "Write {call}: it saves {training:.0%} of the time of {epochs} epochs, and {epoch:.0%} of that "
     "of an epoch that selects."
 )
-_OF_A_PASS = "Write {call}: a pass takes {epoch:.0%} less time. Epochs stay as long: ask for fewer."
+_OF_A_PASS = "Write {call}: a pass takes {epoch:.0%} less time. Ask for fewer epochs, and compare."
 _PAYS_NOT = {
     Bound.LOADING: "loading takes {loading_share:.0%} of the time",
     Bound.OPTIMIZER: "the optimizer takes {optimizer_share:.0%} of a training step",

@@ -75,11 +75,10 @@ def train_plan(
     stopped = False
     try:
         console = Console(stderr=True)
-        with (
-            TensorBoardReporter(console, out / TENSORBOARD)
-            if tensorboard
-            else ConsoleReporter(console)
-        ) as reporter:
+        reporter = ConsoleReporter(console)
+        if tensorboard:
+            reporter = TensorBoardReporter(console, out / TENSORBOARD)
+        with reporter:
             compare(plan, out, reporter, existing, on_model, policy, data)
     except KeyboardInterrupt:
         stopped = True

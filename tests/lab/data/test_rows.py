@@ -253,6 +253,15 @@ def test_numbers_that_are_read_as_texts_are_refused(tmp_path: Path, written: str
         load(f"table:{tmp_path / 'a.csv'}")
 
 
+@pytest.mark.parametrize("cells", ["- 1.5 2.5", "None 2.5 3.5", "$0 $4"])
+def test_the_text_that_is_no_number_is_named(tmp_path: Path, cells: str) -> None:
+    odd, *_ = texts = cells.split()
+    write(tmp_path / "a.csv", columns_of() | {"price": [*texts[::-1] * N][:N]})
+    odd = {"$0": r"\$4"}.get(odd, odd)  # neither is one: the first
+    with pytest.raises(ConfigError, match=f"'price' holds the text {odd}: write numbers as 15"):
+        load(f"table:{tmp_path / 'a.csv'}")
+
+
 def test_codes_dates_and_releases_are_categories(tmp_path: Path) -> None:
     texts = {"code": ["01", "12", "1A"], "day": ["1.2.26", "3.2.26"], "release": ["1.2.0", "2.0.1"]}
     texts |= {"age": ["10-19", "20-29"], "time": ["12:30", "8:15"], "half": ["1,5", "b"]}

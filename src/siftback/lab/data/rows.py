@@ -23,8 +23,8 @@ MISSING = [
 ]
 """The cells of a CSV file that are missing; those of the UCI repository are "?", after a space."""
 
-# A text that is a number to a reader: 1,5 or 1.500,00 or 12 %, but no code of digits alone.
-NUMBER = r"^[-+$€£ ]*\d+(([.,' ]\d{3})*[.,]\d+|([' ]\d{3})+|[ %$€£]+)[ %$€£]*$"
+# A text that is a number to a reader: 1,5 or 1.500,00 or 12 % or $5, but no code of digits alone.
+NUMBER = r"^[-+ ]*([$€£][- ]*\d[\d.,' ]*|\d+(([.,' ]\d{3})*[.,]\d+|([' ]\d{3})+|[ %$€£]+)[ %$€£]*)$"
 
 LARGEST = 1e100
 """The largest number, so that its square is one too."""
@@ -197,9 +197,10 @@ def encode_columns(
             if np.isnan(distinct).any():
                 others.append([np.isnan(array[:, None]) for array in values])
         elif len(categories := cells[0].unique()) > 1:
-            as_text = categories.filter(pc.match_substring_regex(categories, NUMBER))
-            if 2 * len(as_text) > len(categories):
-                raise ConfigError(f"{where} holds the text {as_text[0]}: write numbers as 1500.5")
+            if 2 * pc.sum(pc.match_substring_regex(categories, NUMBER)).as_py() > len(categories):
+                odd = pc.index(pc.match_substring_regex(categories, r"^[-+]?\d*\.?\d+$"), False)
+                text = categories[odd.as_py()]
+                raise ConfigError(f"{where} holds the text {text}: write numbers as 1500.5, or NA")
             if len(categories) > MOST_CATEGORIES:
                 raise ConfigError(
                     f"{where} has {len(categories):,} categories, and at most {MOST_CATEGORIES:,} "

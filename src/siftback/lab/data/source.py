@@ -10,6 +10,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -259,14 +260,12 @@ def cached(
     file = folder / f"{name}.pt"
     states = [(source.name, source.stat().st_size, source.stat().st_mtime_ns) for source in sources]
     key = hashlib.sha256(json.dumps([CACHE_FORMAT, states, list(options)]).encode()).hexdigest()
-    try:
+    with suppress(Exception):  # a damaged file can fail in any way, and is written again
         # Mapped, so that runs side by side share one copy in memory.
         entry = torch.load(file, weights_only=True, mmap=True)
         tensors: dict[str, Tensor] = entry["tensors"]
         if entry["key"] == key and entry["checksums"] == checksums(tensors):
             return tensors
-    except Exception:
-        pass  # A damaged file can fail in any way, and is written again.
     tensors = compute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -156,13 +156,11 @@ def is_locked(folder: Path) -> bool:
 
 def _take(descriptor: int) -> bool:
     """Locks an open file, till it is closed; says whether it could."""
-    if fcntl is None:
+    with contextlib.suppress(BlockingIOError):
+        if fcntl:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return False
 
 
 def comparison_folders(path: Path) -> list[Path]:
@@ -174,10 +172,9 @@ def comparison_folders(path: Path) -> list[Path]:
 
 def is_comparison(folder: Path) -> bool:
     """Returns whether a folder holds a comparison, packed or not."""
-    try:
+    with contextlib.suppress(ValueError):  # damaged: whoever reads it says so
         return (folder / SUMMARY).exists() or SUMMARY in _packed_in(folder)
-    except ValueError:  # damaged: whoever reads it says so
-        return True
+    return True
 
 
 def summary_path(folder: Path) -> Path:

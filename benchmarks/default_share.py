@@ -78,12 +78,16 @@ CASES = {
     "c10w16short": Case(
         "cifar10", 40_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 4, (2, 3, 4, 6, 8)
     ),
+    "c10w16long": Case(
+        "cifar10", 40_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 16, (8, 12, 16, 20, 32)
+    ),
     "c10w16": Case("cifar10", 20_000, 10_000, "fastcnn", 16, 0.1, _SHIFTED, 8, (4, 6, 8, 12, 16)),
     "mnist": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 2, (1, 2, 3, 4, 8)),
     "mnist4": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 4, (2, 3, 4, 6, 8)),
     "mnist8": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 8, (4, 6, 8, 12, 16)),
     "gtsrb": Case("gtsrb", 30_000, 8000, "fastcnn", 8, 0.1, Augment(padding=2), 4, (1, 2, 4, 6, 8)),
     "f20k4": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 4, (2, 3, 4, 6, 8)),
+    "f80k8": Case("fonts", 80_000, 10_000, "fastcnn", 8, 0.1, Augment(), 8, (4, 6, 8, 12, 16)),
     "f20k8": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 8, (4, 6, 8, 12, 16)),
     "f20k": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 16, (4, 8, 12, 16, 24)),
     "f5k16": Case("fonts", 5000, 10_000, "fastcnn", 8, 0.1, Augment(), 16, (8, 12, 16, 24, 32)),
@@ -104,6 +108,7 @@ class Candidate(NamedTuple):
         exponent: Of the weights ``1 / p``, from the share of the training that is done.
         latest: The tail begins after so many epochs of the budget, if not before.
         warmup: Everything is trained on for no more than so many epochs at first.
+        share: The share of the training in which everything is trained on at first.
         memorised: Whether examples are held back, and an example has at least the probability
             ``1 - (mean loss in training) / (mean loss of these)``.
         forgetting: Whether the probabilities are of losses to which is added by how much those that
@@ -118,6 +123,7 @@ class Candidate(NamedTuple):
     exponent: Callable[[float], float] = lambda done: 0.0
     latest: float = math.inf
     warmup: float = math.inf
+    share: float = WARMUP
     memorised: bool = False
     forgetting: bool = False
 
@@ -136,6 +142,11 @@ def mixed(losses: Tensor, uniform: Callable[[float], float]) -> Tensor:
     drawn = ratios(losses)
     part = uniform(float(drawn.mean()))
     return part + (1 - part) * drawn
+
+
+def at_least(losses: Tensor, least: float) -> Tensor:
+    """As `ratios`, mixed with uniform draws so that no smaller share is drawn."""
+    return mixed(losses, lambda share: max(0.0, least - share) / (1 - min(share, least)))
 
 
 def percentiles(losses: Tensor) -> Tensor:
@@ -208,6 +219,44 @@ CANDIDATES = {
         0.45,
         latest=4,
     ),
+    "tail.45.by5": Candidate(
+        "loss over mean, tail 0.45, and from the fifth epoch at the latest",
+        lambda losses, done: ratios(losses),
+        0.45,
+        latest=5,
+    ),
+    "tail.45.by9": Candidate(
+        "loss over mean, tail 0.45, and from the ninth epoch at the latest",
+        lambda losses, done: ratios(losses),
+        0.45,
+        latest=9,
+    ),
+    "least.3.tail.45.by9": Candidate(
+        "loss over mean, at least 0.3 drawn, tail 0.45, and from the ninth epoch at the latest",
+        lambda losses, done: at_least(losses, 0.3),
+        0.45,
+        latest=9,
+    ),
+    "least.5.tail.45.by9": Candidate(
+        "loss over mean, at least 0.5 drawn, tail 0.45, and from the ninth epoch at the latest",
+        lambda losses, done: at_least(losses, 0.5),
+        0.45,
+        latest=9,
+    ),
+    "least.7.tail.45.by9": Candidate(
+        "loss over mean, at least 0.7 drawn, tail 0.45, and from the ninth epoch at the latest",
+        lambda losses, done: at_least(losses, 0.7),
+        0.45,
+        latest=9,
+    ),
+    "late.5": Candidate(
+        "loss over mean, in the second half alone", lambda losses, done: ratios(losses), share=0.5
+    ),
+    "late.75": Candidate(
+        "loss over mean, in the last quarter alone",
+        lambda losses, done: ratios(losses),
+        share=0.75,
+    ),
     "memorised": Candidate(
         "loss over mean, at least what held-back losses say",
         lambda losses, done: ratios(losses),
@@ -249,9 +298,11 @@ CANDIDATES = {
     "floor.3": Candidate("loss over mean, floor 0.3", lambda losses, done: ratios(losses, 0.3)),
     "least.4": Candidate(
         "loss over mean, mixed with uniform so that at least 0.4 are drawn",
-        lambda losses, done: mixed(
-            losses, lambda share: max(0.0, 0.4 - share) / max(0.6, 1 - share)
-        ),
+        lambda losses, done: at_least(losses, 0.4),
+    ),
+    "least.5": Candidate(
+        "loss over mean, mixed with uniform so that at least 0.5 are drawn",
+        lambda losses, done: at_least(losses, 0.5),
     ),
     "floor.5": Candidate("loss over mean, floor 0.5", lambda losses, done: ratios(losses, 0.5)),
     "keep.55": Candidate("percentiles, a share of 0.55", lambda losses, done: percentiles(losses)),
@@ -335,7 +386,7 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
     inputs, labels, unseen, right = pictures(case)
     count, total, spent, epoch = len(inputs), 3 * len(inputs) * budget, 0, 0
     held = math.ceil(count / HELD) if candidate and candidate.memorised else 0
-    warmup = candidate.warmup if candidate else math.inf
+    warm_up = round(min(candidate.share * budget, candidate.warmup)) if candidate else 0
     back, known = (inputs[:held], labels[:held]), (inputs[held:], labels[held:])
     (inputs, labels), count = known, count - held
     mean = inputs.float().mean((0, 2, 3), keepdim=True)
@@ -355,7 +406,7 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
         generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
         order = torch.randperm(count, generator=generator)
         done, weights = spent / total, torch.ones(count)
-        begun = epoch > 0 and spent >= 3 * count * round(min(WARMUP * budget, warmup))
+        begun = epoch > 0 and spent >= 3 * count * warm_up
         in_tail = candidate and done >= 1 - candidate.tail_of(budget) and epoch >= candidate.passes
         if candidate and begun and in_tail and not has_tail:
             has_tail = float(candidate.probabilities(losses, done).mean()) >= candidate.least

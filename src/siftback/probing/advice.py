@@ -60,8 +60,8 @@ def advise(
     reading; otherwise the alternative, or none. There is no alternative if loading takes more than
     half of the time, if the fastest is less than `PAYS` times as fast as plain training, or if
     the loader's own part of a selection by scores takes more than a quarter of a training step.
-    Nothing is recommended if the optimizer takes more than half of one, or the loader's own part of
-    both more than a quarter.
+    Nothing is recommended if the optimizer takes more than half of one, or if that part does and
+    `MEMORY` too is less than `PAYS` times as fast.
 
     Args:
         seconds: The measurements.
@@ -76,22 +76,22 @@ def advise(
     ('sb-memory', 'sb', None)
     """
     keep = min(keeps, key=lambda share: abs(share - 1 / 3))
+    speeds = {row.strategy: row.measured for row in rows if row.keep == keep}
     before_reading = MEMORY if seconds.reads_chosen_only else None
     if seconds.loading_share > 1 / 2:
         return Advice(before_reading, keep, Bound.LOADING, None)
     if seconds.optimizer > seconds.training / 2:
         return Advice(None, keep, Bound.OPTIMIZER, None)
     if seconds.choosing > seconds.training / 4:
-        is_light = seconds.drawing + seconds.recording <= seconds.training / 4
-        return Advice(before_reading if is_light else None, keep, Bound.OVERHEAD, None)
+        first = before_reading if speeds[MEMORY] >= PAYS else None
+        return Advice(first, keep, Bound.OVERHEAD, None)
     # The single pass's scores are the training losses themselves.
     trusted = {SB, SINGLE_PASS}
     trusted |= {name for name, a in agreement.items() if (a.rank_correlation or 0) >= AGREES}
-    passes = [row for row in rows if row.keep == keep and row.strategy in trusted]
-    best = max(passes, key=lambda row: row.measured)
-    if best.measured < PAYS:
+    best = max((name for name in speeds if name in trusted), key=speeds.__getitem__)
+    if speeds[best] < PAYS:
         return Advice(before_reading, keep, Bound.FORWARD, None)
-    return Advice(before_reading or best.strategy, keep, None, best.strategy)
+    return Advice(before_reading or best, keep, None, best)
 
 
 _CALLS = {

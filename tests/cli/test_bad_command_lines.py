@@ -177,7 +177,7 @@ LINES = {
     "compare --strategies traditional,stale-sb-2 --keep 0.01 --epochs 2 --warmup 0": (
         "Stale(keep=0.01, every=2) keeps"
     ),
-    "compare --strategies sb --epochs 1": "SelectiveLoader(..., keep=0.33): warmup=1 and tail=0 ",
+    "compare --strategies sb --epochs 1": "SelectiveLoader(..., keep=0.33): warmup=1e and tail=0% ",
     "compare --strategies traditional,sb-memory --keep 0.1": "Memory(keep=0.1): ",
     "compare --strategies sb,sb-memory --floor 0.5 --keep 0.6,0.4": "Memory(keep=0.4): ",
     "compare --strategies traditional,sb-single-pass --keep 0.01": "takes batches of 12800",
@@ -309,7 +309,7 @@ LINES = {
     "prune --scores {scores} --drop nan": "drop=nan",
     "prune --scores {scores} --drop x": "'--drop'",
     "prune --scores {scores} --drop 0.5 --window 0,1": "drop=0.5 and window=(0.0, 1.0)",
-    "prune --scores {scores} --window 0": "--window [0.0]",
+    "prune --scores {scores} --window 0": "--window 0: give two shares",
     "prune --scores {scores} --window x": "--window 'x'",
     "prune --scores {scores} --window 0.9,0.1": "window=(0.9, 0.1)",
     "prune --scores {scores} --window 0.1,0.2 --easiest": "--easiest and --window 0.1,0.2",

@@ -332,7 +332,11 @@ def test_passes_that_are_read_whole_make_as_many_batches(rule, wrap):
     assert loader.stats.kept < loader.stats.considered
 
 
-@every_chain
+# Labels are of a known number of examples, and a loader of one's own tells its own as it is read.
+RESUMED = {name: chain for name, chain in CHAINED.items() if name != "own loader: rcap"}
+
+
+@pytest.mark.parametrize(("rule", "wrap"), RESUMED.values(), ids=RESUMED)
 @pytest.mark.sampled(4)
 def test_a_resume_at_every_step_of_such_passes_changes_nothing(rule, wrap):
     every = 9 if wrap(Numbered(spread(COUNT))).num_workers else OFTEN

@@ -162,6 +162,13 @@ def capped(losses: Tensor, quantile: float) -> Tensor:
     return ratios(losses.clamp(max=float(losses.nanquantile(quantile))))
 
 
+def ending(ordinal: str, latest: int, least: float = 0.0) -> Candidate:
+    """Draws by ratios, of a least share, that end with an epoch at the latest."""
+    drawn = f"at least {least} drawn, " if least else ""
+    what = f"loss over mean, {drawn}tail 0.45, and from the {ordinal} epoch at the latest"
+    return Candidate(what, lambda losses, done: at_least(losses, least), 0.45, latest=latest)
+
+
 CANDIDATES = {
     "cap.9": Candidate(
         "loss over mean, of losses capped at their quantile of 0.9",
@@ -200,12 +207,6 @@ CANDIDATES = {
         "loss over mean, tail 0.45 after 8 passes", lambda losses, done: ratios(losses), 0.45, 0, 8
     ),
     "tail.5": Candidate("loss over mean, tail 0.5", lambda losses, done: ratios(losses), 0.5),
-    "tail.45.by8": Candidate(
-        "loss over mean, tail 0.45, and from the eighth epoch at the latest",
-        lambda losses, done: ratios(losses),
-        0.45,
-        latest=8,
-    ),
     "tail.45.by8.after2": Candidate(
         "loss over mean after two epochs, and everything from the eighth at the latest",
         lambda losses, done: ratios(losses),
@@ -213,42 +214,13 @@ CANDIDATES = {
         latest=8,
         warmup=2,
     ),
-    "tail.45.by4": Candidate(
-        "loss over mean, tail 0.45, and from the fourth epoch at the latest",
-        lambda losses, done: ratios(losses),
-        0.45,
-        latest=4,
-    ),
-    "tail.45.by5": Candidate(
-        "loss over mean, tail 0.45, and from the fifth epoch at the latest",
-        lambda losses, done: ratios(losses),
-        0.45,
-        latest=5,
-    ),
-    "tail.45.by9": Candidate(
-        "loss over mean, tail 0.45, and from the ninth epoch at the latest",
-        lambda losses, done: ratios(losses),
-        0.45,
-        latest=9,
-    ),
-    "least.3.tail.45.by9": Candidate(
-        "loss over mean, at least 0.3 drawn, tail 0.45, and from the ninth epoch at the latest",
-        lambda losses, done: at_least(losses, 0.3),
-        0.45,
-        latest=9,
-    ),
-    "least.5.tail.45.by9": Candidate(
-        "loss over mean, at least 0.5 drawn, tail 0.45, and from the ninth epoch at the latest",
-        lambda losses, done: at_least(losses, 0.5),
-        0.45,
-        latest=9,
-    ),
-    "least.7.tail.45.by9": Candidate(
-        "loss over mean, at least 0.7 drawn, tail 0.45, and from the ninth epoch at the latest",
-        lambda losses, done: at_least(losses, 0.7),
-        0.45,
-        latest=9,
-    ),
+    "tail.45.by4": ending("fourth", 4),
+    "tail.45.by5": ending("fifth", 5),
+    "tail.45.by8": ending("eighth", 8),
+    "tail.45.by9": ending("ninth", 9),
+    "least.3.tail.45.by9": ending("ninth", 9, least=0.3),
+    "least.5.tail.45.by9": ending("ninth", 9, least=0.5),
+    "least.7.tail.45.by9": ending("ninth", 9, least=0.7),
     "late.5": Candidate(
         "loss over mean, in the second half alone", lambda losses, done: ratios(losses), share=0.5
     ),

@@ -554,7 +554,7 @@ def test_losses_of_some_examples_have_the_weights_of_their_batch_or_are_refused(
                 refusals.append(str(error))
                 loss = loader.loss(losses, indices=index, weights=weight)
             torch.testing.assert_close(loss, (losses * weight).mean())
-    assert all("or of several with unlike weights" in refusal for refusal in refusals)
+    assert all("or in several with unlike weights" in refusal for refusal in refusals)
     assert len(refusals) <= 10 or size == 2  # a loss by itself may be of either
 
 

@@ -245,21 +245,22 @@ class LossRecord:
             float32[n], their weights; None where an example is in none of the batches, or in
             several with unlike weights.
         """
-        matches: list[Any] = []
-        for pending in self._queue:
-            if pending.missing > 0 and pending.batch.indices is not None:
-                same = pending.unrecorded[:, None] == indices
-                matches.append((pending, *same.nonzero().unbind(1)))
+        waiting: Any = [p for p in self._queue if p.missing > 0 and p.batch.indices is not None]
+        matches = [(p, *(p.unrecorded[:, None] == indices).nonzero().unbind(1)) for p in waiting]
         weights, shared, is_told = torch.ones(len(indices)), torch.zeros(len(indices)), True
         # The losses of a call are of one batch as a rule, which has most of their examples. Batches
         # before it may have some of them too, of which a loop left the losses out.
         for pending, rows, columns in sorted(matches, key=lambda match: -len(match[1])):
-            factors, is_new = pending.batch.loss_weights().cpu()[rows], shared[columns] == 0
+            factors = pending.batch.weights
+            factors = torch.ones(len(rows)) if factors is None else factors.cpu()[rows]
             is_other = (shared[columns] == len(rows)) & (weights[columns] != factors)
-            is_told, rows, new = is_told and not is_other.any(), rows[is_new], columns[is_new]
-            weights[new], shared[new], pending.unrecorded[rows] = factors[is_new], len(factors), -2
-            if len(new):
-                self._count_used(pending, len(set(rows.tolist())), apply_weights)
+            is_told &= not bool(is_other.any())
+            is_new = shared[columns] == 0
+            if bool(is_new.any()):
+                new = columns[is_new]
+                weights[new], shared[new] = factors[is_new], len(rows)
+                pending.unrecorded[rows[is_new]] = -2
+                self._count_used(pending, len(set(rows[is_new].tolist())), apply_weights)
         return weights if is_told and bool(shared.all()) else None
 
     def current(self, attribute: str) -> Batch:
@@ -336,10 +337,9 @@ class LossRecord:
                 weights = known
                 if known is None:
                     raise ConfigError(
-                        "the examples in indices= are not those of batches that wait for their "
-                        "losses, or of several with unlike weights, so that their weights are not "
-                        "known: give weights= too, or call "
-                        "loader.record(losses, indices=...), which applies none"
+                        "the examples in indices= are in no batch that waits for its losses, or in "
+                        "several with unlike weights, so their weights are not known: give weights="
+                        " too, or call loader.record(losses, indices=...), which applies none"
                     )
         reweights = self._reweights or self._rule_reweights
         if not apply_weights:

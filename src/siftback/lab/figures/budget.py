@@ -48,12 +48,11 @@ def difference(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: Metric) -> str:
-    counts = frame.tally(map(frame.judge, differences.values()))
-    ends = [(name, *frame.interval(values), len(values)) for name, values in differences.items()]
-    best = min(ends, key=lambda end: end[1], default=None)
-    if best is None:
+    if not differences:
         return f"{heading}: one seed each, which has no spread."
-    digits, (name, mean, low, high, seeds) = metric.digits, best
+    counts, digits = frame.tally(map(frame.judge, differences.values())), metric.digits
+    ends = [(name, *frame.interval(values), len(values)) for name, values in differences.items()]
+    name, mean, low, high, seeds = min(ends, key=lambda end: end[1])
     within = frame.signed_interval(low, high, digits) or "none"
     return (
         f"{heading}: beside {PLAIN} of the same budget {counts}; the lowest, {name}, is at "
@@ -140,7 +139,7 @@ def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         runs = frame.read_runs(comparison)
         runs = runs.dropna(subset=["test_error_rare", "test_error_common"])
         for label, group in runs.groupby("label", sort=False):
-            baseline = label if label == TRADITIONAL else frame.same_budget(runs, label)
+            baseline = None if label == TRADITIONAL else frame.same_budget(runs, label)
             name = library_name(label)
             row: list[str | None] = [task(comparison), f"1 in {times}", name, str(len(group))]
             differences = []
@@ -148,15 +147,14 @@ def errors_of_rare(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 error_of = f"test_error_{kind}"
                 row.append(f"{statistics.mean(group[error_of]):.2f}")
                 pairs = frame.pair_seeds(runs, label, baseline, error_of) if baseline else []
-                if baseline == label or not pairs:
+                if not pairs:
                     row += [None, None]
                     continue
                 mean, low, high = frame.interval([error - base for error, base in pairs])
                 ends = frame.signed_interval(low, high)
                 row += [f"{mean:+.2f}", ends or None]
-                differences.append(
-                    f"{mean:+.2f} points in {kind} classes" + (f" ({ends})" if ends else "")
-                )
+                change = f"{mean:+.2f} points in {kind} classes"
+                differences.append(f"{change} ({ends})" if ends else change)
             sentence = f"{task(comparison)}, rare classes cut to 1 in {times}: {name} ends at "
             sentence += f"{' and '.join(differences)} beside {PLAIN} of the same budget."
             yield Finding(sentence if differences else "", rows=[row])
@@ -228,11 +226,7 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     Comparisons with held-out examples that differ in nothing but the rate belong together; there
     must be two rates or more. A method's rates are compared over the seeds that all of them have.
     """
-    held_out = [
-        comparison
-        for comparison in comparisons
-        if comparison.runs and comparison.arguments.get("validation")
-    ]
+    held_out = [item for item in comparisons if item.runs and item.arguments.get("validation")]
     held_out.sort(key=lambda item: (rates_title(item), float(item.arguments["lr"])))
     for group in group_by_settings(held_out, "lr"):
         title, metric = rates_title(group[0]), group[0].metric

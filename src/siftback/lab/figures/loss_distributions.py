@@ -205,8 +205,7 @@ def selection_probabilities(losses: NDArray[np.floating], beta: float) -> NDArra
     array([0.125, 0.875, 0.375, 0.625], dtype=float32)
     """
     selector = Percentile(beta=beta, history=len(losses))
-    probabilities: NDArray[np.float32] = selector.probabilities(torch.tensor(losses)).numpy()
-    return probabilities
+    return np.asarray(selector.probabilities(torch.tensor(losses)))
 
 
 def mean_losses(seeds: Sequence[Sequence[Look]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

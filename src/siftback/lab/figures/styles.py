@@ -74,10 +74,7 @@ def assign_styles(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Styl
     for index, (group, label) in enumerate(keys):
         turn = turns[colours[group]]
         turns[colours[group]] += 1
-        styles[group, label] = Style(
-            colours[group],
-            DASHES[turn % len(DASHES)],
-            MARKERS[turn % len(MARKERS)],
-            PATTERNS[index % len(PATTERNS)],
-        )
+        dash, marker = DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)]
+        pattern = PATTERNS[index % len(PATTERNS)]
+        styles[group, label] = Style(colours[group], dash, marker, pattern)
     return styles

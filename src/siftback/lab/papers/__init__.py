@@ -98,12 +98,8 @@ def by_recipe(results: Path) -> Iterator[dict[str, str]]:
             recipe = find_recipe(name)
             yield link | {"of": recipe.source, "what": recipe.title}
         for row in claims_of.get(name, ()):
-            yield (
-                link
-                | {"of": row["in"], "what": row["what"]}
-                | {"the paper's": row["the paper's"], "ours": row["ours"]}
-                | {"measured here on": row["and here on"]}
-            )
+            numbers = {column: row[column] for column in ("what", "the paper's", "ours")}
+            yield link | {"of": row["in"]} | numbers | {"measured here on": row["and here on"]}
 
 
 def _recipe_of(claim: Claim) -> str:

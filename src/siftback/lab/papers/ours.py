@@ -40,14 +40,12 @@ def final_error(comparisons: Comparisons) -> str:
 def speedup_cells(comparisons: Comparisons, strategy: str, *axes: frame.Axis) -> str:
     """Returns the speed-ups of a strategy to table 1's targets, by default in time and in cost."""
     words: dict[frame.Axis, str] = {"seconds": "time", "cost": "cost"}
-    return "; ".join(
-        ", ".join(
-            NOT_REACHED if cell is None else f"{cell:.2f}"
-            for cell in _cells(comparisons[:1], strategy, axis).values()
-        )
-        + f" in {words[axis]}"
-        for axis in axes or words
-    )
+    texts = []
+    for axis in axes or words:
+        cells = _cells(comparisons[:1], strategy, axis).values()
+        written = [NOT_REACHED if cell is None else f"{cell:.2f}" for cell in cells]
+        texts.append(f"{', '.join(written)} in {words[axis]}")
+    return "; ".join(texts)
 
 
 def at_best(comparisons: Comparisons, strategy: str) -> str:
@@ -221,13 +219,12 @@ def _cells(
     comparisons: Comparisons, strategy: str, axis: frame.Axis = "seconds"
 ) -> dict[tuple[str, float], float | None]:
     """Returns a strategy's median speed-ups, by the comparison's folder and the factor."""
-    return {
-        (comparison.folder.name, factor): speedup.median if speedup else None
-        for comparison in comparisons
-        for factor, speedup in frame.speedups(comparison, axis=axis)[
-            _runs(comparison, strategy).label.iloc[0]
-        ].items()
-    }
+    cells: dict[tuple[str, float], float | None] = {}
+    for comparison in comparisons:
+        label = _runs(comparison, strategy).label.iloc[0]
+        for factor, speedup in frame.speedups(comparison, axis=axis)[label].items():
+            cells[comparison.folder.name, factor] = speedup.median if speedup else None
+    return cells
 
 
 def _ratios(comparisons: Comparisons, strategy: str, other: str) -> list[float]:

@@ -192,12 +192,9 @@ def _several_budgets(methods: Sequence[pays.MethodRatio]) -> Iterator[dict[str, 
         spent = [f"{end.epochs:.2f}" for end in sorted(ends, key=lambda end: end.epochs)]
         cells = {f"{end.budget:g} epochs": _with_interval(end) for end in ends}
         if len(ends) > 1:
-            yield (
-                {"data and model": data, "method": written(label)}
-                | {"seeds": listed(end.ratio.seeds for end in ends)}
-                | (blank | cells)
-                | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
-            )
+            row = {"data and model": data, "method": written(label)}
+            row |= {"seeds": listed(end.ratio.seeds for end in ends)} | blank | cells
+            yield row | {"epochs over budget": " to ".join(dict.fromkeys((spent[0], spent[-1])))}
 
 
 def _single_budgets(methods: Sequence[pays.MethodRatio]) -> list[dict[str, str]]:

@@ -189,12 +189,9 @@ def are_right(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def token_cross_entropies(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """float[B, T], the cross-entropy of each token, 0 where there is no label."""
+    rows, classes = logits.flatten(0, 1), labels.flatten()
     losses = F.cross_entropy(
-        logits.flatten(0, 1),
-        labels.flatten(),
-        ignore_index=IGNORED,
-        reduction="none",
-        label_smoothing=smoothing,
+        rows, classes, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
     )
     return losses.view(labels.shape)
 

@@ -223,14 +223,10 @@ def draw_lines(random: Generator, count: int, place: int, narrowest: int, widest
     """Draws stripes ``|a y + b x + c| < w``, in eighths of a pixel: a, b, c, w, [S, 4]."""
     # Eight directions whose slopes are of nearly one length, so that w is about half a width.
     directions = np.array([(8, 0), (7, 3), (6, 6), (3, 7), (0, 8), (-3, 7), (-6, 6), (-7, 3)])
-    return np.concatenate(
-        [
-            directions[random.integers(len(directions), size=count)],
-            8 * random.integers(-place, place + 1, (count, 1)),
-            8 * random.integers(narrowest, widest + 1, (count, 1)),
-        ],
-        1,
-    ).astype(np.int16)
+    slopes = directions[random.integers(len(directions), size=count)]
+    constants = 8 * random.integers(-place, place + 1, (count, 1))
+    widths = 8 * random.integers(narrowest, widest + 1, (count, 1))
+    return np.concatenate([slopes, constants, widths], 1).astype(np.int16)
 
 
 def compose(scenes: Scenes, random: Generator, copies: int) -> Bytes:
@@ -333,10 +329,8 @@ def glyph_images() -> Iterator[Image.Image]:
                 sine = tangent * cosine
                 a, b, d, e = cosine * 100 / wide, sine + shear, -sine * 100 / wide, cosine
                 middle = side / 2
+                matrix = (a, b, middle * (1 - a - b), d, e, middle * (1 - d - e))
                 turned = image.transform(
-                    image.size,
-                    Image.Transform.AFFINE,
-                    (a, b, middle * (1 - a - b), d, e, middle * (1 - d - e)),
-                    Image.Resampling.BILINEAR,
+                    image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
                 )
                 yield turned.resize((DRAWN, DRAWN), Image.Resampling.BOX)

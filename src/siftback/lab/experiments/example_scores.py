@@ -20,17 +20,10 @@ from torch import Tensor, nn
 
 from siftback import Fresh
 from siftback.errors import ConfigError, StateError
+from siftback.lab import forward
 from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.load import load
 from siftback.lab.data.stream import Batch, evaluation_batches
-from siftback.lab.forward import (
-    autocast_context,
-    check_model_fits,
-    example_losses,
-    predictions,
-    token_cross_entropies,
-    training_device,
-)
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
@@ -69,15 +62,15 @@ class Scoring(NamedTuple):
 
 def fresh_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     """Returns float32[N], the loss of each example of some batches."""
-    exact = Fresh()
-    return torch.cat([exact.score(example_losses, model, batch, None).cpu() for batch in batches])
+    score = partial(Fresh().score, forward.example_losses, model)
+    return torch.cat([score(batch, None).cpu() for batch in batches])
 
 
 @torch.no_grad()
 def fresh_token_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     """Returns float32[N, T], the loss of each token of some batches."""
     model.eval()
-    losses = [token_cross_entropies(model(inputs).float(), y).cpu() for inputs, y in batches]
+    losses = [forward.token_cross_entropies(model(x).float(), y).cpu() for x, y in batches]
     return torch.cat(losses)
 
 
@@ -180,7 +173,7 @@ def score_examples(
     limits = settings.train_limit, settings.validation, 0.0, settings.max_tokens
     data = data or load(settings.data, *limits, settings.rare)
     check_score(name, settings, data)
-    check_model_fits(settings, data)
+    forward.check_model_fits(settings, data)
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
     started = time.perf_counter()
     scored = [
@@ -258,7 +251,7 @@ def score_at_end(score: ScoreOfModel, price: int, scoring: Scoring) -> tuple[Ten
             done += len(batch[1])
             update(share + (1 - share) * done / count)
 
-    with autocast_context(settings, training_device(settings)):
+    with forward.autocast_context(settings, forward.training_device(settings)):
         return score(trained.model, batches()), trained.batches.cost + count * price
 
 
@@ -272,7 +265,7 @@ def score_every_epoch(
     recorder, rows = record(count), torch.split(torch.arange(count), scoring.settings.batch_size)
     for trained in scoring.train(update=scoring.update):
         batches = trained.batches.stream.plain(count)
-        outputs = predictions(trained.model, batches, scoring.settings)
+        outputs = forward.predictions(trained.model, batches, scoring.settings)
         for indices, (logits, labels) in zip(rows, outputs, strict=True):
             recorder.update(indices, *recorded_of(logits, labels))
         cost += count * FORWARD
@@ -282,7 +275,7 @@ def score_every_epoch(
 def score_held_out(losses_of: ScoreOfModel, scoring: Scoring) -> tuple[Tensor, float]:
     """Scores each half of the training set by a model that is trained on the other half."""
     settings, seed, data, update = scoring
-    device, groups = training_device(settings), data.group_numbers
+    device, groups = forward.training_device(settings), data.group_numbers
     order = torch.randperm(int(groups.max()) + 1, generator=torch.Generator().manual_seed(seed))
     cost, losses = 0.0, []
     is_first = torch.isin(groups, order[: len(order) // 2])
@@ -292,7 +285,7 @@ def score_held_out(losses_of: ScoreOfModel, scoring: Scoring) -> tuple[Tensor, f
         *_, trained = scoring._replace(data=half).train(update=report_share(update, number, 2))
         tested = half.with_test(data, unseen)  # normalised as the model's own half was
         batches = evaluation_batches(tested, settings.batch_size, device, settings.channels_last)
-        with autocast_context(settings, device):
+        with forward.autocast_context(settings, device):
             losses.append(losses_of(trained.model, batches))
         cost += trained.batches.cost + len(unseen) * FORWARD
     return torch.cat(losses)[torch.cat(halves[::-1]).argsort()].flatten(), cost

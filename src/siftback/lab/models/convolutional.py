@@ -161,8 +161,7 @@ class Residual(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Returns the block's features."""
-        merged: Tensor = self.residual(features) + self.shortcut(features)
-        return merged
+        return torch.add(self.residual(features), self.shortcut(features))
 
 
 class Concatenation(nn.Module):
@@ -431,11 +430,9 @@ def mobilenet_v2(spec: ModelSpec) -> nn.Sequential:
         block = partial(inverted_residual, expansion=expansion, norm=norm)
         layers += stage(block, inputs, scaled(channels), count, stride)
         inputs = scaled(channels)
-    return nn.Sequential(
-        *layers,
-        *conv_norm_relu(norm, inputs, scaled(MOBILE_LAST), 1),
-        *classifier(scaled(MOBILE_LAST), spec.classes),
-    )
+    last = scaled(MOBILE_LAST)
+    layers += conv_norm_relu(norm, inputs, last, 1)
+    return nn.Sequential(*layers, *classifier(last, spec.classes))
 
 
 def inverted_residual(

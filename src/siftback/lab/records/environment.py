@@ -77,15 +77,11 @@ def memory_gib() -> float | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     # Within a hook, GIT_DIR and its like would point git at the hook's repository.
     variables = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    # Without the lock that a commit of somebody else's would find taken.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(
-            # Without the lock that a commit of somebody else's would find taken.
-            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
+            command, env=variables, capture_output=True, text=True, check=True, timeout=30
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -42,9 +42,7 @@ _SHARED, _HEADER = '{"kind": "shared", ', '{"kind": "run", '
 
 def error_text(error: BaseException) -> str:
     """Returns the message of an error of reading, without the path."""
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    return f"{type(error).__name__}: {error}"
+    return str(error.strerror) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
 
 
 @contextmanager

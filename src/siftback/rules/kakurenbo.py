@@ -111,11 +111,10 @@ class Kakurenbo(LastLossRule):
         """Returns 0 for hidden examples, see `hidden_examples`."""
         losses, correct, confidence = self.values.unbind(1)
         known = ~losses.isnan()
+        right, confidence = correct[known] == 1, confidence[known]
 
         def weigh(losses: Tensor) -> Tensor:
-            hidden = hidden_examples(
-                losses, correct[known] == 1, confidence[known], self.ratio, self.threshold
-            )
+            hidden = hidden_examples(losses, right, confidence, self.ratio, self.threshold)
             return (~hidden).float()
 
         return weigh_known(losses, weigh)

@@ -107,6 +107,5 @@ class OrderDP(LastLossRule):
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns `draw_top_of_subset`."""
-        return draw_top_of_subset(
-            self.scores(epoch), self.subset_size, self.count(epoch), generator
-        )
+        count = self.count(epoch)
+        return draw_top_of_subset(self.scores(epoch), self.subset_size, count, generator)

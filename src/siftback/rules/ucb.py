@@ -35,10 +35,8 @@ def moving_moments(
     """
     old = means.isfinite() & variances.isfinite()
     spread = decay * variances + (1 - decay) * (losses - means) ** 2
-    return (
-        torch.where(old, decay * means + (1 - decay) * losses, losses),
-        torch.where(old, spread, 0.0),
-    )
+    moved = decay * means + (1 - decay) * losses
+    return torch.where(old, moved, losses), torch.where(old, spread, 0.0)
 
 
 class UCB(EpochRule):
@@ -160,8 +158,7 @@ class UCB(EpochRule):
             StateError: As for `EpochRule.check_state`, or if the choice is damaged.
         """
         super().check_state(state)
-        counts = len(state["pruned"]), len(state["undecided"])
-        if not counts[0] == counts[1] <= state["examples"] or (
-            counts[0] and state["chosen_at"] < 0
-        ):
-            raise_damaged("UCB.pruned", counts, "a choice among the examples")
+        pruned, undecided = len(state["pruned"]), len(state["undecided"])
+        fits = pruned == undecided <= state["examples"]
+        if not fits or (pruned and state["chosen_at"] < 0):
+            raise_damaged("UCB.pruned", (pruned, undecided), "a choice among the examples")

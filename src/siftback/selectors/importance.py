@@ -211,9 +211,7 @@ class Kath18(ShareSelector):
         """Returns whether importance sampling is on, and a draw's probabilities."""
         distribution = importance_distribution(scores)
         average = move(self._tau, scores.device)
-        threshold = self.threshold
-        if threshold is None:
-            threshold = break_even_tau(len(scores), count)
+        threshold = break_even_tau(len(scores), count) if self.threshold is None else self.threshold
         on = average > threshold
         new = variance_reduction(distribution)
         self._tau = self.momentum * average + (1 - self.momentum) * new

@@ -61,8 +61,7 @@ def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor
     tensor([1, 2])
     """
     # `topk` may take any of equal scores: in random order, each is equally likely.
-    order = torch.randperm(len(scores), generator=generator)
-    order = move(order, scores.device)
+    order = move(torch.randperm(len(scores), generator=generator), scores.device)
     return order[scores[order].topk(count).indices].sort().values
 
 
@@ -168,8 +167,8 @@ class SoftTopK(ShareSelector):
         """See `Selector.select`."""
         check_call(scores, generator, count)
         scores = scores.detach().float().nan_to_num()
-        dtype = precise(scores).dtype  # the highest of many are rare, and coarse in float32
-        noise = torch.empty(len(scores), dtype=dtype)
+        # The highest of many are rare, and coarse in float32.
+        noise = torch.empty(len(scores), dtype=precise(scores).dtype)
         noise = noise.exponential_(generator=generator).log_().neg_()
         # Relative to the highest score; scores of -inf stay in random order.
         highest = ((scores - scores.max()) / self.temperature).nan_to_num()

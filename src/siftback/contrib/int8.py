@@ -225,16 +225,12 @@ class Int8Layer(nn.Module):
             self.range = span
         step, zero, most = (*span, 255) if HAS_VNNI else (2 * span[0], span[1] // 2, 127)
         rounded = torch.mul(x.float(), 1 / step).add_(zero).round_().clamp_(0, most)
-        weights = (self.packed, self.scale, self.zeros, self.bias)
+        weights = (self.packed, self.scale, self.zeros, self.bias, *(self.window or ()))
         onednn: Any = torch.ops.onednn
+        compute = onednn.qconv2d_pointwise if self.window else onednn.qlinear_pointwise
         quantised = rounded.to(torch.uint8)
         output: Any = (1.0, 0, torch.float32, "none", [], "")
-        if self.window is None:
-            return cast(Tensor, onednn.qlinear_pointwise(quantised, step, zero, *weights, *output))
-        convolved: Tensor = onednn.qconv2d_pointwise(
-            quantised, step, zero, *weights, *self.window, *output
-        )
-        return convolved
+        return cast(Tensor, compute(quantised, step, zero, *weights, *output))
 
 
 def range_of(x: Tensor) -> tuple[float, int] | None:

@@ -37,12 +37,7 @@ class TensorLayout(NamedTuple):
     @property
     def end(self) -> int:
         """The first aligned offset after it."""
-        return aligned(self.offset + self.size)
-
-
-def aligned(offset: int) -> int:
-    """Returns the first offset from this one on at which a tensor of any dtype may begin."""
-    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+        return -(-(self.offset + self.size) // _ALIGNMENT) * _ALIGNMENT
 
 
 def layout_at(offset: int, tensor: Tensor) -> TensorLayout:

@@ -129,12 +129,9 @@ def find_constant(pair: LossPair) -> Constant | None:
     """Computes the term of a loss besides its examples'; None where no a > 0 fits the outputs."""
     if not pair.trained.requires_grad:
         return None
+    scale = torch.full_like(pair.trained, _SCALE)
     (gradient,) = torch.autograd.grad(
-        pair.trained,
-        pair.outputs,
-        torch.full_like(pair.trained, _SCALE),
-        retain_graph=True,
-        allow_unused=True,
+        pair.trained, pair.outputs, scale, retain_graph=True, allow_unused=True
     )
     if gradient is None:
         return None

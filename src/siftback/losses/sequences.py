@@ -336,14 +336,11 @@ def compute_token_losses(
 
 def align_labels(head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, bool]:
     """Returns labels, which of them are valid, and whether logits are to be shifted for them."""
-    labels = find_labels(inputs)
-    if head.shift and isinstance(inputs.get("shift_labels"), Tensor):
-        labels = inputs["shift_labels"]
-        return labels, labels != IGNORED, False
+    labels, shifts = find_labels(inputs), head.shift
+    if shifts and isinstance(inputs.get("shift_labels"), Tensor):
+        labels, shifts = inputs["shift_labels"], False
     mask = labels != IGNORED
-    if head.shift:
-        mask = F.pad(mask[:, 1:], (1, 0))
-    return labels, mask, head.shift
+    return labels, F.pad(mask[:, 1:], (1, 0)) if shifts else mask, shifts
 
 
 def compute_sequence_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from goals import Goal, begin, options, report
-from siftback.draws.ratio_draw import ratio_probabilities
+from siftback.draws.ratio_draw import ratio_probabilities, uniform_share
 from siftback.lab.data import load
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.data_set import ImageData
@@ -86,6 +86,9 @@ CASES = {
     "mnist4": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 4, (2, 3, 4, 6, 8)),
     "mnist8": Case("mnist", 30_000, 20_000, "cnn", 8, 0.4, Augment(), 8, (4, 6, 8, 12, 16)),
     "gtsrb": Case("gtsrb", 30_000, 8000, "fastcnn", 8, 0.1, Augment(padding=2), 4, (1, 2, 4, 6, 8)),
+    "gtsrb8": Case(
+        "gtsrb", 30_000, 8000, "fastcnn", 8, 0.1, Augment(padding=2), 8, (4, 6, 8, 12, 16)
+    ),
     "f20k4": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 4, (2, 3, 4, 6, 8)),
     "f80k8": Case("fonts", 80_000, 10_000, "fastcnn", 8, 0.1, Augment(), 8, (4, 6, 8, 12, 16)),
     "f20k8": Case("fonts", 20_000, 10_000, "fastcnn", 8, 0.1, Augment(), 8, (4, 6, 8, 12, 16)),
@@ -111,6 +114,7 @@ class Candidate(NamedTuple):
         share: The share of the training in which everything is trained on at first.
         memorised: Whether examples are held back, and an example has at least the probability
             ``1 - (mean loss in training) / (mean loss of these)``.
+        as_tail: Whether at least as large a share is drawn as the tail has of the training.
         forgetting: Whether the probabilities are of losses to which is added by how much those that
             could have been left out rose when they were last drawn.
     """
@@ -125,6 +129,7 @@ class Candidate(NamedTuple):
     warmup: float = math.inf
     share: float = WARMUP
     memorised: bool = False
+    as_tail: bool = False
     forgetting: bool = False
 
     def tail_of(self, budget: float) -> float:
@@ -146,7 +151,9 @@ def mixed(losses: Tensor, uniform: Callable[[float], float]) -> Tensor:
 
 def at_least(losses: Tensor, least: float) -> Tensor:
     """As `ratios`, mixed with uniform draws so that no smaller share is drawn."""
-    return mixed(losses, lambda share: max(0.0, least - share) / (1 - min(share, least)))
+    drawn = ratios(losses)
+    uniform = uniform_share([drawn], least)
+    return uniform + (1 - uniform) * drawn
 
 
 def percentiles(losses: Tensor) -> Tensor:
@@ -221,6 +228,11 @@ CANDIDATES = {
     "least.3.tail.45.by9": ending("ninth", 9, least=0.3),
     "least.5.tail.45.by9": ending("ninth", 9, least=0.5),
     "least.7.tail.45.by9": ending("ninth", 9, least=0.7),
+    "as.tail.45.by9": ending("ninth", 9)._replace(
+        what="loss over mean, tail 0.45, and from the ninth epoch at the latest, at least as large "
+        "a share drawn as this tail has",
+        as_tail=True,
+    ),
     "late.5": Candidate(
         "loss over mean, in the second half alone", lambda losses, done: ratios(losses), share=0.5
     ),
@@ -387,6 +399,9 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
         else:
             assert candidate is not None
             probabilities = candidate.probabilities(losses + rise, done)
+            if candidate.as_tail:
+                uniform = uniform_share([probabilities], candidate.tail_of(budget))
+                probabilities = uniform + (1 - uniform) * probabilities
             remembered = losses.clone()
             if held:
                 model.eval()

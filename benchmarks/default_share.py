@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from goals import Goal, begin, options, report
-from siftback.draws.ratio_draw import ratio_probabilities, uniform_share
+from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.lab.data import load
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.data_set import ImageData
@@ -151,8 +151,13 @@ def mixed(losses: Tensor, uniform: Callable[[float], float]) -> Tensor:
 
 def at_least(losses: Tensor, least: float) -> Tensor:
     """As `ratios`, mixed with uniform draws so that no smaller share is drawn."""
-    drawn = ratios(losses)
-    uniform = uniform_share([drawn], least)
+    return raised(ratios(losses), least)
+
+
+def raised(drawn: Tensor, least: float) -> Tensor:
+    """Mixes probabilities with uniform ones, so that their mean is at least a share."""
+    share = float(drawn.mean())
+    uniform = max(0.0, least - share) / (1 - min(share, least))
     return uniform + (1 - uniform) * drawn
 
 
@@ -400,8 +405,7 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
             assert candidate is not None
             probabilities = candidate.probabilities(losses + rise, done)
             if candidate.as_tail:
-                uniform = uniform_share([probabilities], candidate.tail_of(budget))
-                probabilities = uniform + (1 - uniform) * probabilities
+                probabilities = raised(probabilities, candidate.tail_of(budget))
             remembered = losses.clone()
             if held:
                 model.eval()

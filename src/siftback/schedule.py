@@ -292,15 +292,6 @@ class Schedule:
             end = min(end, max(tail, in_epochs(self.tail_after, epochs)))
         return begin, end
 
-    def end_share(self, epochs: float | None) -> float:
-        """Returns the last share of a training of so many epochs, in which it is off.
-
-        >>> Schedule(tail=Share(0.45), tail_after=Epochs(4)).end_share(5)
-        0.2
-        """
-        end = self.span(epochs)[1]
-        return round(max(0.0, 1 - end / epochs), _DIGITS) if epochs else 0.0
-
     def warn_if_never_on(self, epochs: float | None) -> None:
         """Warns if there is no selection at all in a training of a known number of epochs."""
         if epochs is None:

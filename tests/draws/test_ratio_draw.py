@@ -7,12 +7,7 @@ from remembering import seeded, spread
 from selections import check_shares, in_proportion
 from siftback.draws import ratio_draw
 from siftback.draws.percentile_draw import SORTED
-from siftback.draws.ratio_draw import (
-    are_mislabelled,
-    draw_by_ratio,
-    draw_independently,
-    ratio_probabilities,
-)
+from siftback.draws.ratio_draw import are_mislabelled, draw_by_ratio, ratio_probabilities
 from siftback.selectors.sampling import inclusion_probabilities
 
 DRAWS = 1000
@@ -54,21 +49,6 @@ def test_the_others_are_drawn_as_if_the_excluded_were_not_there():
     drawn = draw_by_ratio(losses, 0.1, 8, seeded(4), excluded)
     assert not drawn[excluded].any()
     assert torch.equal(drawn[others], draw_by_ratio(losses[others], 0.1, 8, seeded(4)))
-
-
-@pytest.mark.parametrize("block", [3, 1000])
-@pytest.mark.parametrize("least", [0.0, 0.3, 0.6, 0.9])
-def test_of_each_by_itself_at_least_a_share_is_drawn(least, block, monkeypatch):
-    monkeypatch.setattr(ratio_draw, "BLOCK", block)
-    losses = torch.cat((spread(20) ** 8, torch.tensor([torch.nan, 1e9])))
-    known = losses[:20].tolist()
-    sizes = [*(max(0.1, min(1.0, loss / (sum(known) / 20))) for loss in known), 1.0]
-    share = sum(sizes) / 21
-    assert 0.3 < share < 0.6
-    left_out = min(1.0, (1 - least) / (1 - share))  # of what was left out, how much still is
-    generator, excluded = seeded(5), torch.tensor([21])
-    drawn = [draw_independently(losses, 0.1, generator, excluded, least) for _ in range(DRAWS)]
-    check_shares(torch.stack(drawn), [*(1 - left_out * (1 - size) for size in sizes), 0.0])
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.1])

@@ -294,27 +294,6 @@ def test_a_share_that_follows_the_losses_has_a_tail_after_4_to_9_epochs(epochs, 
     assert [epoch for epoch, length in enumerate(lengths) if length == 60] == whole
 
 
-@pytest.mark.parametrize(
-    ("epochs", "arguments", "least"),
-    [
-        (4, {}, 0.25),
-        (5, {}, 0.5),
-        (36, {}, 0.5),
-        (8, {"balance": [1] * 50 + [2] * 10}, 0.5),
-        (8, {"unbiased": True}, 0.5),
-        (8, {"tail": Share(0.45)}, 0.25),
-        (8, {"tail": Epochs(0)}, 0.25),
-    ],
-)
-def test_at_least_half_is_drawn_where_training_has_the_default_tail(epochs, arguments, least):
-    rule = Memory(**{"warmup": Epochs(1)} | arguments)
-    loader = ruled(rule, wrapped=plain(Numbered(FEW_LEFT)), epochs=epochs)
-    epoch_of(loader)
-    drawn = torch.stack([rule.draw(1, seeded(seed)) for seed in range(1000)])
-    base = (1 / 50) / (2 / 60) if "balance" in arguments else 1.0  # over the mean
-    check_shares(drawn, [base * (60 * least - 10) / 50] * 50 + [1.0] * 10)
-
-
 def test_of_a_training_of_sixty_epochs_nothing_is_left_out_with_a_warning():
     with pytest.warns(UserWarning, match="never selects in a training of epochs=60"):
         loader = ruled(Memory(), wrapped=plain(Numbered(FEW_LEFT)), epochs=60)

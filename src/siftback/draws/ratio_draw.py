@@ -99,30 +99,10 @@ def are_mislabelled(losses: Tensor, chance: float) -> bool:
     return 0 < mean < chance * LEARNED and misfits >= MISFITS and of_misfits > MISFIT_LOSS * mean
 
 
-def uniform_share(probabilities: Iterable[Tensor], least: float) -> float:
-    """Computes the share u of uniform draws in a mixture, ``u + (1 - u) * p``, of a least mean.
-
-    Args:
-        probabilities: p, tensors of float64[n], in [0, 1].
-        least: The least mean of the mixture, in [0, 1).
-
-    >>> uniform_share([torch.tensor([0.0, 0.5]).double()], 0.625)
-    0.5
-    """
-    mean = finite_mean(probabilities)
-    return (least - mean) / (1 - mean) if mean < least else 0.0
-
-
 def draw_independently(
-    losses: Tensor,
-    floor: float,
-    generator: torch.Generator,
-    excluded: Tensor = NO_ROWS,
-    least: float = 0.0,
+    losses: Tensor, floor: float, generator: torch.Generator, excluded: Tensor = NO_ROWS
 ) -> Tensor:
     """Draws each example with its probability of `ratio_probabilities`, a block at a time.
-
-    These are mixed with uniform ones where their mean would be below a least share.
 
     Besides the losses and the result, memory is constant.
 
@@ -131,7 +111,6 @@ def draw_independently(
         floor: The minimum probability, in [0, 1).
         generator: On the CPU; gives one number for each example that is not excluded.
         excluded: int64[n], examples that are not drawn, and whose losses do not count.
-        least: The least share of those that are not excluded to draw, in [0, 1).
 
     Returns:
         float32[N], 1 for those drawn and 0 for the others.
@@ -151,13 +130,8 @@ def draw_independently(
 
     starts, weights = range(0, len(losses), BLOCK), torch.zeros(len(losses), dtype=torch.float32)
     mean = finite_mean(losses[rows(start)] for start in starts)
-
-    def probabilities_of(start: int) -> Tensor:
-        return ratio_probabilities(losses[rows(start)], floor, mean)
-
-    uniform = uniform_share(map(probabilities_of, starts), least) if least else 0.0
     for start in starts:
-        probabilities = uniform + (1 - uniform) * probabilities_of(start)
+        probabilities = ratio_probabilities(losses[rows(start)], floor, mean)
         # Numbers of float64 come one by one, so that blocks of them are those of one call.
         draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
         weights[rows(start)] = (draws < probabilities).float()

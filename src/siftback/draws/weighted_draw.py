@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from siftback.draws.ratio_draw import ratio_probabilities, uniform_share
+from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.selectors.sampling import inclusion_probabilities
 
 
@@ -47,23 +47,19 @@ def exact_probabilities(
     return probabilities
 
 
-def independent_probabilities(
-    losses: Tensor, floor: float, base: Tensor, least: float = 0.0
-) -> Tensor:
+def independent_probabilities(losses: Tensor, floor: float, base: Tensor) -> Tensor:
     """Computes the probability of each example that is drawn independently, with base weights.
 
     With b the base weight of an example::
 
-        pi = min(1, b / mean(b) * p),    p = u + (1 - u) * max(floor, min(1, loss / mean loss))
+        pi = min(1, b / mean(b) * max(floor, min(1, loss / mean loss)))
 
-    with u the least by which the mean of p is ``least`` or more. An example without a loss is
-    certain.
+    An example without a loss is certain.
 
     Args:
         losses: float32[N], NaN where unknown.
         floor: The minimum probability before it is weighted, in [0, 1).
         base: float64[N], above 0.
-        least: The least mean of probabilities before these are weighted, in [0, 1).
 
     Returns:
         float64[N].
@@ -72,9 +68,7 @@ def independent_probabilities(
     >>> independent_probabilities(torch.tensor([1.0, 3.0, 0.5, torch.nan]), 0.1, base)
     tensor([0.3333, 0.5000, 0.6667, 1.0000], dtype=torch.float64)
     """
-    probabilities = ratio_probabilities(losses, floor)
-    uniform = uniform_share([probabilities], least)
-    probabilities = (uniform + (1 - uniform) * probabilities) * (base / base.mean())
+    probabilities = ratio_probabilities(losses, floor) * (base / base.mean())
     return probabilities.clamp(max=1.0).masked_fill(losses.isnan(), 1.0)
 
 

@@ -158,7 +158,6 @@ class EpochDraw:
                 "examples out before there are any: leave it out"
             )
         self.schedule.check_selector(rule)
-        rule.end_share = self.schedule.end_share(epochs)
         self._keep_of_rule = getattr(rule, "keep", 1.0)
         self._seed, self.rank, self.world = seed, rank, world
         processes = rank_and_world()

@@ -35,8 +35,8 @@ from siftback.tables.score_table import ScoreTable
 
 # In `benchmarks/default_share.py`, trainings of 8 epochs and more end lower with it, or about where
 # those on everything do. In shorter ones it costs what was gained: much of it on MNIST. Draws after
-# more epochs than `END` cost more than they save, and so do those of fewer than `LEAST`.
-TAIL, TAIL_AFTER, END, LEAST = Share(0.45), Epochs(4), Epochs(9), 0.5
+# more epochs than `END` cost more than they save.
+TAIL, TAIL_AFTER, END = Share(0.45), Epochs(4), Epochs(9)
 
 _FIRST = 128  # losses that say what chance predicts: those of the first batches
 
@@ -71,10 +71,7 @@ class Memory(LastLossRule):
     more than it saved. But that does not begin within the first 4 epochs, so that a training of no
     more has no such end, and it begins after 9 at the latest, unless ``warmup`` is as many epochs:
     in trainings of 32 epochs and more nothing was gained by draws after that, and much lost with a
-    large weight decay. So nothing is left out in 60 epochs or more, which is a warning. In
-    trainings that have such an end at least half of the examples are drawn: where the probabilities
-    p above have a smaller mean, they are ``u + (1 - u) * p``, with u such that it is a half. With a
-    ``tail`` of your own there is no such least share.
+    large weight decay. So nothing is left out in 60 epochs or more, which is a warning.
 
     Draws by loss also fit labels that are wrong, and end far worse than without selection. So once
     much of the loss is of examples that are predicted worse than by chance (see
@@ -216,10 +213,10 @@ class Memory(LastLossRule):
         balance: Tensor | Sequence[int] | None = None,
         unbiased: bool = False,
     ) -> None:
-        self._has_default_tail = keep is beta is None and tail is None
+        has_own_tail = keep is beta is None and tail is None
         tail = Share(0.0) if tail is None else tail
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
-        if self._has_default_tail:
+        if has_own_tail:
             end = None if isinstance(warmup, Epochs) and warmup.value >= END.value else END
             self.schedule = Schedule(warmup=warmup, end=end, tail=TAIL, tail_after=TAIL_AFTER)
         self.floor = check_share("floor", floor)
@@ -286,7 +283,7 @@ class Memory(LastLossRule):
             return self._draw_weighted(losses, count, generator)
         if count is None:
             suspects = self.suspects
-            weights = draw_independently(losses, self.floor, generator, suspects, self._least)
+            weights = draw_independently(losses, self.floor, generator, excluded=suspects)
             if self.guard:
                 weights[suspects] = self._admit(self.guard, len(suspects), None, generator).float()
             return weights
@@ -300,11 +297,6 @@ class Memory(LastLossRule):
         weights = draw_by_ratio(losses, self.floor, count, generator, excluded=suspects)
         weights[suspects] = admitted.float()
         return weights
-
-    @property
-    def _least(self) -> float:
-        """The least share of an epoch, where it follows the losses."""
-        return LEAST if self._has_default_tail and self.end_share else 0.0
 
     @property
     def _chance_loss(self) -> float:
@@ -335,7 +327,7 @@ class Memory(LastLossRule):
             trusted = (~is_suspect).nonzero().squeeze(1)
             losses, base, by_percentile = losses[trusted], base[trusted], self.guard.released
         if count is None:
-            probabilities = independent_probabilities(losses, self.floor, base, self._least)
+            probabilities = independent_probabilities(losses, self.floor, base)
             draws = torch.rand(len(losses), dtype=torch.float64, generator=generator)
             drawn = (draws < probabilities).nonzero().squeeze(1)
         else:

@@ -60,7 +60,6 @@ class EpochRule(Stateful, ABC):
 
     Attributes:
         schedule: When the rule leaves examples out.
-        end_share: The last share of the training, which is on all examples; loaders set it.
         table: Values remembered per example.
         candidates: int64[n], the examples that a draw is among, ascending; None where it is among
             all.
@@ -103,7 +102,6 @@ class EpochRule(Stateful, ABC):
     needs_passes = False
     needs_labels = False
     takes_weights = False
-    end_share = 0.0
     guard: NoiseGuard | None = None
     selector: Selector | None = None
     scorer: Scorer | None = None

@@ -37,8 +37,8 @@ def test_all_methods_are_there() -> None:
     assert [
         *("stale-sb", "sb-memory", "sb-memory-guarded"),
         *("sb-memory-weighted", "sb-memory-annealed", "sb-memory-ratio", "sb-memory-default"),
-        *("sb-memory-ratio-tailed", "sb-memory-ratio-guarded", "sb-memory-balanced"),
-        *("sb-memory-balanced-weighted", "sb-memory-ratio-balanced", "sb-ewma", "sb-gp"),
+        *("sb-memory-ratio-guarded", "sb-memory-balanced", "sb-memory-balanced-weighted"),
+        *("sb-memory-ratio-balanced", "sb-ewma", "sb-gp"),
         *("infobatch", "rs2", "rs2-balanced", "kakurenbo", "ucb", "seta", "ies"),
         *("evolved", "orderdp", "repb", "rcap", "alignprune", "evos"),
     ] == METHODS

@@ -166,9 +166,8 @@ def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
     learning = [name for name, each in STRATEGIES.items() if learns(each.choice(0.5, asked))]
     assert learning == [
         *("sb-memory", "sb-memory-guarded", "sb-memory-weighted", "sb-memory-annealed"),
-        *("sb-memory-ratio", "sb-memory-default", "sb-memory-ratio-tailed"),
-        *("sb-memory-ratio-guarded", "sb-memory-balanced", "sb-memory-balanced-weighted"),
-        *("sb-memory-ratio-balanced", "sb-ewma", "sb-gp"),
+        *("sb-memory-ratio", "sb-memory-default", "sb-memory-ratio-guarded", "sb-memory-balanced"),
+        *("sb-memory-balanced-weighted", "sb-memory-ratio-balanced", "sb-ewma", "sb-gp"),
         *("infobatch", "kakurenbo", "ucb", "seta", "ies"),
         *("evolved", "orderdp", "repb", "rcap", "alignprune", "evos"),
     ]

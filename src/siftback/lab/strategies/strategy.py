@@ -325,10 +325,6 @@ class ProgressSchedule(siftback.Schedule):
         begun = epochs_done if isinstance(self._start, siftback.Epochs) else done
         return begun >= self._start.value and (self._end >= 1 or done < self._end)
 
-    def end_share(self, epochs: float | None) -> float:
-        """Returns the last share of the training, in which it is off."""
-        return 1 - self._end
-
 
 class LoaderBatches(TrainingBatches):
     """The stream, with a `SelectiveLoader` between it and training.
@@ -503,7 +499,7 @@ class Strategy:
         length = settings.epochs or settings.budget
         if not (self.schedule and length):
             return self.tail
-        return self.schedule.end_share(length)
+        return round(max(0.0, 1 - self.schedule.span(length)[1] / length), 9)
 
     def warmed(self, settings: Settings) -> Settings:
         """Returns settings that say how long it trains on everything, at first and at the end.

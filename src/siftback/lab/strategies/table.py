@@ -60,8 +60,8 @@ def _memory(**options: Any) -> Callable[[float, Settings], EpochRule]:
     return lambda keep, settings: siftback.Memory(keep, **memory_options(settings), **options)
 
 
-def _ratio_memory(keep: float, settings: Settings, **options: Any) -> siftback.Memory:
-    return siftback.Memory(floor=settings.floor, decay=settings.decay, **options)
+def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
+    return siftback.Memory(floor=settings.floor, decay=settings.decay)
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:
@@ -131,16 +131,11 @@ _ROWS = (
            build=_ratio_memory, guardable=True, has_own_share=True,
            library="Memory(tail=Epochs(0))"),
     _drawn("sb-memory-default",
-           "as Memory(tail=Epochs(0)), but trains on everything at the end, from 4 to 9 epochs on, "
-           "and draws at least half before, if it does",
+           "as Memory(tail=Epochs(0)), but trains on everything at the end, from 4 to 9 epochs on",
            build=_ratio_memory, guardable=True, has_own_share=True,
            tail=siftback.Memory().schedule.tail.value,
            schedule=siftback.Memory().schedule,
            library="Memory()"),
-    _drawn("sb-memory-ratio-tailed",
-           "as Memory(tail=Epochs(0)), but trains on everything in the last 0.45 of training",
-           build=partial(_ratio_memory, tail=Share(0.45)), guardable=True, has_own_share=True,
-           tail=0.45, library="Memory(tail=Share(0.45))"),
     _drawn("sb-memory-ratio-guarded",
            "as Memory(tail=Epochs(0)), but examples whose labels stay doubtful are held back",
            build=_ratio_memory, guarded=True, has_own_share=True,

@@ -126,6 +126,7 @@ def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
     status, printed, _ = call("train", *QUICK, *asked)
     assert status == 0
     assert printed.splitlines()[-1] == f"weights: {tmp_path / 'weights.pt'}"
+    assert "undecided" not in printed, "there is nothing beside it"
     (run,) = Comparison.read(tmp_path).runs
     assert run.keep_asked == 0.5
     model = models.build("cnn", width=4, classes=10, channels=1)
@@ -252,6 +253,16 @@ def test_a_sweep_prints_what_is_missing_and_what_is_done(call: Call, tmp_path: P
     assert (status, printed.count("done"), printed.count("1 of 1")) == (0, 2, 2)
     status, printed, _ = call(*command, "--resume", "--grid", "epochs=1,2")
     assert printed.count("done") == 4
+
+
+def test_an_option_of_which_the_grid_has_values_is_named(call: Call, tmp_path: Path) -> None:
+    command = ("sweep", *QUICK, "--status", "--keep", "1/2", "--out", tmp_path)
+    grid = ("--grid", "batch_size=16,64", "--grid", "keep=1/4,1/3", "--grid", "lr=0.1")
+    status, _, err = call(*command, *grid, "--batch-size", "32", "--strategies", "sb")
+    assert status == 0, err
+    assert "--batch-size 32 is not used, as --grid has values of batch_size" in err
+    assert "--keep 1/2 is not used, as --grid has values of keep" in err
+    assert "--lr" not in err
 
 
 def test_strategies_and_help_read_well(call: Call) -> None:

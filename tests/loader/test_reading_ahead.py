@@ -249,6 +249,18 @@ def test_recording_twice_is_an_error():
             loader.record(batch["loss"])
 
 
+def test_a_cycle_of_the_batches_of_one_epoch_is_an_error_that_names_it():
+    loader = learning()
+
+    def train():
+        for batch in itertools.cycle(loader):
+            loader.record(batch["loss"])
+
+    with pytest.raises(ConfigError, match=r"itertools.cycle repeats .* iterate anew"):
+        train()
+    assert loader.stats.released == COUNT
+
+
 def test_a_second_gradient_of_a_step_has_the_weights_of_the_first():
     plain = DataLoader(torch.arange(64.0), 8, shuffle=True)
     loader, weights = SelectiveLoader(plain, memory=InfoBatch(), epochs=6), set()

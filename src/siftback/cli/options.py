@@ -5,7 +5,8 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -255,6 +256,20 @@ def settings_of(values: dict[str, Any]) -> Settings:
     if all(values.get(name) is None for name in LENGTHS):
         values = values | {"epochs": DEFAULT_EPOCHS}
     return Settings(**values)
+
+
+def warn_of_varied(values: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Says which of the options that were given are not used, as a grid has other values of them.
+
+    Args:
+        values: What the options say, by name.
+        names: Names that the grid has.
+    """
+    defaults = {field.name: field.default for field in fields(Settings)} | DEFAULTS
+    for name in names:
+        if values[name] != defaults.get(name):
+            option = f"--{name.replace('_', '-')} {values[name]}"
+            typer.echo(f"{option} is not used, as --grid has values of {name}", err=True)
 
 
 def use_threads(

@@ -20,6 +20,7 @@ from siftback.cli.options import (
     parse_seeds,
     settings_of,
     use_threads,
+    warn_of_varied,
 )
 from siftback.errors import ConfigError
 from siftback.lab.settings import SETTINGS, parse_names
@@ -51,7 +52,10 @@ def train_plan(
     resume: bool = False,
     json: bool = False,
 ) -> None:
-    """Carries out a plan, with several seeds where it is short, and prints the results."""
+    """Carries out a plan, with several seeds where it is short, and prints the results.
+
+    Without ``several`` seeds it is of one model alone, which there is nothing to judge by.
+    """
     from siftback.lab.experiments.comparison import check_settings_used, compare, prepare_data
     from siftback.lab.figures.error_plots import draw_errors
     from siftback.lab.forward import batch_work
@@ -87,7 +91,7 @@ def train_plan(
         if json:
             show_json(numbers(comparison) | {"picture": str(picture)})
         else:
-            show_comparison(comparison)
+            show_comparison(comparison, judges=bool(several))
             typer.echo(f"picture: {picture}")
     if stopped:
         end_stopped(f"--out {out} --resume")
@@ -171,14 +175,14 @@ def train_command(
         typer.echo(f"weights: {out / WEIGHTS}")
 
 
-def show_comparison(comparison: "Comparison") -> None:
-    """Prints the table of a comparison, and a sentence for each selective strategy."""
+def show_comparison(comparison: "Comparison", *, judges: bool = True) -> None:
+    """Prints the table of a comparison, and a sentence for each selective strategy if it judges."""
     from siftback.lab.experiments.summary_table import comparison_table
     from siftback.lab.report.verdict import verdicts
 
     console = Console()
     console.print(comparison_table(comparison), "")
-    for verdict in verdicts([comparison]):
+    for verdict in verdicts([comparison]) if judges else []:
         sentence = verdict.sentence.replace(" ± ", _FIRM)
         lines = textwrap.fill(sentence, console.width, subsequent_indent="  ")
         typer.echo(lines.replace(_FIRM, " ± "))
@@ -226,7 +230,9 @@ def sweep_command(
         check_settings_used(plan)
         return plan
 
-    grid_cells = cells(read_grid(grid or []), plan_of, out)
+    varied = read_grid(grid or [])
+    grid_cells = cells(varied, plan_of, out)
+    warn_of_varied(values | {KEEP: keep}, varied)
     failed: list[GridCell] = []
 
     def report(cell: "GridCell", error: SiftbackError) -> None:

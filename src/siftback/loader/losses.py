@@ -220,7 +220,8 @@ class LossRecord:
             raise ConfigError(
                 "no batch waits for its losses: call loader.loss(losses) once for each batch, or a "
                 "watched function, in validation under torch.no_grad(), and of a closure that an "
-                "optimizer such as LBFGS runs several times in its first run; or give indices="
+                "optimizer such as LBFGS runs several times in its first run; or give indices=. "
+                "itertools.cycle repeats batches whose losses are recorded: iterate anew instead"
             )
         first = self._queue[0]
         size = first.batch.size

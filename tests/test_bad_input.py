@@ -92,7 +92,9 @@ ARGUMENTS = {
         lambda: {"keep": 0.5, "schedule": Schedule(warmup=Share(0.1))},
         r"epochs= is missing: .* counts in shares of the training",
     ),
-    "memory without epochs": (lambda: {"memory": Memory()}, r"epochs= is missing: "),
+    "memory without epochs": (
+        lambda: {"memory": Memory()}, r"epochs= is missing: .* give the number of its epochs, such",
+    ),
     "a class for a rule": (
         lambda: {"memory": Memory}, r"is not an EpochRule: give an instance, such as memory=Mem",
     ),
@@ -125,6 +127,11 @@ def test_two_rules_are_refused():
     loader = DataLoader(dataset(), 8, sampler=sampler)
     with pytest.raises(ConfigError, match=r"both memory=Memory\(...\) and a SelectiveSampler"):
         SelectiveLoader(loader, memory=Memory(), epochs=2)
+
+
+def test_an_empty_data_set_is_refused():
+    with pytest.raises(ConfigError, match="a data set of 0 examples: give one that is not empty"):
+        SelectiveLoader(DataLoader(INPUTS[:0], 4), memory=Memory(0.5), epochs=2)
 
 
 def only(batch):

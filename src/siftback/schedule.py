@@ -284,7 +284,10 @@ class Schedule:
         """
         check_epochs(epochs)
         if self.needs_epochs and epochs is None:
-            raise ConfigError(f"epochs= is missing: {self!r} counts in shares of the training")
+            raise ConfigError(
+                f"epochs= is missing: {self!r} counts in shares of the training: give the number "
+                "of its epochs, such as epochs=10"
+            )
         begin = max(in_epochs(self.warmup, epochs), in_epochs(self.start, epochs))
         end = math.inf if self.end is None else in_epochs(self.end, epochs)
         if self.tail.value:

@@ -126,6 +126,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
             )
         self.examples = count_examples(dataset)
         check_epochs(epochs)
+        if not self.examples:
+            raise ConfigError("a data set of 0 examples: give one that is not empty")
         if self.examples < self.world:
             raise ConfigError(
                 f"{self.examples} examples are fewer than world={self.world} processes, each of "

@@ -114,7 +114,8 @@ class Candidate(NamedTuple):
         share: The share of the training in which everything is trained on at first.
         memorised: Whether examples are held back, and an example has at least the probability
             ``1 - (mean loss in training) / (mean loss of these)``.
-        as_tail: Whether at least as large a share is drawn as the tail has of the training.
+        as_tail: Whether the draws are of `at_least` as large a share as the tail has of the
+            training, in place of ``probabilities``.
         forgetting: Whether the probabilities are of losses to which is added by how much those that
             could have been left out rose when they were last drawn.
     """
@@ -151,14 +152,7 @@ def mixed(losses: Tensor, uniform: Callable[[float], float]) -> Tensor:
 
 def at_least(losses: Tensor, least: float) -> Tensor:
     """As `ratios`, mixed with uniform draws so that no smaller share is drawn."""
-    return raised(ratios(losses), least)
-
-
-def raised(drawn: Tensor, least: float) -> Tensor:
-    """Mixes probabilities with uniform ones, so that their mean is at least a share."""
-    share = float(drawn.mean())
-    uniform = max(0.0, least - share) / (1 - min(share, least))
-    return uniform + (1 - uniform) * drawn
+    return mixed(losses, lambda share: max(0.0, least - share) / (1 - min(share, least)))
 
 
 def percentiles(losses: Tensor) -> Tensor:
@@ -403,9 +397,11 @@ def error_of(case: Case, budget: float, candidate: Candidate | None, seed: int) 
             batches = order.split(BATCH)[: count // BATCH]
         else:
             assert candidate is not None
-            probabilities = candidate.probabilities(losses + rise, done)
-            if candidate.as_tail:
-                probabilities = raised(probabilities, candidate.tail_of(budget))
+            probabilities = (
+                at_least(losses, candidate.tail_of(budget))
+                if candidate.as_tail
+                else candidate.probabilities(losses + rise, done)
+            )
             remembered = losses.clone()
             if held:
                 model.eval()

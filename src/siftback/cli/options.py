@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -18,6 +17,7 @@ from siftback.cli.app import app
 from siftback.errors import ConfigError
 from siftback.lab.settings import (
     DEFAULT_EPOCHS,
+    DEFAULTS,
     DURATION_UNITS,
     LENGTHS,
     SETTINGS,
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., None]
 
-# Where an option's default is not the setting's.
-DEFAULTS = {"data": "digits"}
+OPTION_DEFAULTS = DEFAULTS | {"data": "digits"}
 
 # More threads than these for each processor only wait, and very many end the process.
 THREADS_PER_PROCESSOR = 8
@@ -222,7 +221,7 @@ def _own_option(parameter: inspect.Parameter, described: dict[str, str]) -> insp
 
 def _setting_option(name: str) -> inspect.Parameter:
     """Returns the parameter of a setting: a switch, or text to be parsed."""
-    default = DEFAULTS.get(name, Settings.__dataclass_fields__[name].default)
+    default = OPTION_DEFAULTS[name]
     kind: Any = bool if isinstance(default, bool) else str if default is not None else str | None
     text = SETTINGS[name].help
     option = typer.Option(help=text, metavar=_value(name, TYPES[name], text))
@@ -265,9 +264,8 @@ def warn_of_varied(values: Mapping[str, Any], names: Iterable[str]) -> None:
         values: What the options say, by name.
         names: Names that the grid has.
     """
-    defaults = {field.name: field.default for field in fields(Settings)} | DEFAULTS
     for name in names:
-        if values[name] != defaults.get(name):
+        if values[name] != OPTION_DEFAULTS.get(name):
             option = f"--{name.replace('_', '-')} {values[name]}"
             typer.echo(f"{option} is not used, as --grid has values of {name}", err=True)
 

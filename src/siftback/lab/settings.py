@@ -351,6 +351,7 @@ SETTINGS: dict[str, Setting] = {
     for name, hint in get_type_hints(Settings, include_extras=True).items()
 }
 TYPES = get_type_hints(Settings)
+DEFAULTS = {name: field.default for name, field in Settings.__dataclass_fields__.items()}
 
 
 def parse_setting(name: str, text: str) -> Any:

@@ -10,11 +10,10 @@ from siftback.lab.data.data_set import NOUNS
 from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.formatting import counted, listed
 from siftback.lab.records.frame import machine_of, read_runs
-from siftback.lab.settings import Settings
+from siftback.lab.settings import DEFAULTS
 
 # What says which runs a comparison has, and which examples, of which older records say nothing.
 PLAN = ("strategies", "keeps", "seeds", "matched", "examples")
-_DEFAULTS = {name: field.default for name, field in Settings.__dataclass_fields__.items()}
 
 
 def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[list[Comparison]]:
@@ -32,7 +31,7 @@ def group_by_settings(comparisons: Iterable[Comparison], *varied: str) -> list[l
     groups: dict[tuple[str, int], list[Comparison]] = {}
     sets: dict[str, dict[str, int]] = {}
     for comparison in comparisons:
-        whole = _DEFAULTS | comparison.arguments
+        whole = DEFAULTS | comparison.arguments
         shared = {
             key: float(value) if isinstance(value, int) else value  # 10 epochs are 10.0
             for key, value in whole.items()

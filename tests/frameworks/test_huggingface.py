@@ -24,11 +24,13 @@ from hugging_face_models import (
     sentences,
     trainer,
     vocabulary,
+    weights_of,
 )
 
 import transformers
 from siftback import Epochs, InBatch, Memory, TopK, sequence_losses
 from siftback.errors import BatchError, ConfigError
+from siftback.frameworks.huggingface import SelectiveTrainerMixin
 from siftback.seeding import Stream, generator_from
 
 METHODS = ("two_pass", "memory")  # of a single pass there is a test of its own, as it compiles
@@ -277,6 +279,40 @@ def test_scores_are_computed_in_the_precision_of_training(tmp_path):
     ours.train()
     assert dtypes[True] == dtypes[False]
     assert torch.bfloat16 in dtypes[True]
+
+
+class OwnStep(transformers.Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        inputs, labels = self._prepare_inputs(inputs), inputs["labels"]
+        loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+        assert outputs.logits.shape[:1] == labels.shape[:1]
+        again = self.compute_loss(model, inputs)  # as an adversarial step computes it
+        torch.testing.assert_close(again, loss)
+        self.accelerator.backward((loss + again) / 2)
+        return loss.detach()
+
+
+class Owned(SelectiveTrainerMixin, OwnStep):
+    pass
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("method", [*METHODS, "losses"])
+def test_a_step_of_one_s_own_computes_the_loss_as_trainers_may(method, weighted, tmp_path):
+    ends = []
+    for of in (Selective, Owned):
+        given = {"losses": lambda *step: sequence_losses(*step)} if method == "losses" else {}
+        given |= selection("two_pass" if method == "losses" else method)
+        given |= {"weight_column": "weight"} if weighted else {}
+        model = classifier(**NO_DROPOUT)
+        ours = trainer(tmp_path, "classifier", of=of, model=model, selection=given)
+        for row, example in enumerate(ours.train_dataset):
+            example["weight"] = float(row % 4)
+        ours.train()
+        ends.append(weights_of(ours))
+    for found, weight in zip(*ends, strict=True):
+        torch.testing.assert_close(found, weight, rtol=1e-4, atol=1e-5)
 
 
 def test_losses_and_selectors_of_one_s_own(tmp_path):

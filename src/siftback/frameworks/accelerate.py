@@ -262,11 +262,6 @@ def check_loader(accelerator: Accelerator, loader: Any) -> None:
     Raises:
         ConfigError: If it cannot.
     """
-    if isinstance(loader, SelectiveLoader | AcceleratedLoader):
-        raise ConfigError(
-            f"the loader is a {type(loader).__name__}: give prepare() the DataLoader, and the "
-            "arguments of the SelectiveLoader"
-        )
     # By its type, as a prepared loader says that it is a DataLoader.
     if issubclass(type(loader), DataLoaderAdapter):
         raise ConfigError(
@@ -275,7 +270,10 @@ def check_loader(accelerator: Accelerator, loader: Any) -> None:
             "accelerator.prepare()"
         )
     if not isinstance(loader, DataLoader):
-        raise ConfigError(f"the loader is a {type(loader).__name__}: give a DataLoader")
+        raise ConfigError(
+            f"the loader is a {type(loader).__name__}: give prepare() the DataLoader, and the "
+            "arguments of the SelectiveLoader"
+        )
     if accelerator.dispatch_batches:
         raise ConfigError(
             "dispatch_batches=True has one process read for all, and here each reads its own "

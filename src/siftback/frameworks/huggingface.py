@@ -61,7 +61,7 @@ from siftback.state import check_digest, check_entries, seal
 
 # What is above says what to install where there is no transformers.
 # isort: split
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, has_length
 
 from transformers import Trainer
 
@@ -299,27 +299,29 @@ class SelectiveTrainerMixin(Trainer):
         return model(dict(inputs))
 
     def _compute_watched(
-        self, compute_loss: Any, checks: bool, model: Any, inputs: Any, num_items_in_batch: Any
+        self, compute_loss: Any, checks: bool, model: Any, inputs: Any, **options: Any
     ) -> Any:
         """A training step's loss; records, checks or weighs the losses of its rows."""
         self._is_watched = True
         has_weights, head = SELECTION_WEIGHT in inputs, find_trainer_head(self)
+        inputs = copy.copy(inputs)  # of which a step may compute its loss again
         of_examples = inputs.pop(EXAMPLE_WEIGHT, 1.0)
         weights = of_examples * inputs.pop(SELECTION_WEIGHT, 1.0)
         labelled = dict(inputs)  # from which the Trainer may take the labels
 
         def compute(model: Any, inputs: Any) -> tuple[Any, list[Any]]:
-            call = partial(compute_loss, num_items_in_batch=num_items_in_batch)
-            return observe_outputs(self, call, model, inputs)
+            return observe_outputs(self, partial(compute_loss, **options), model, inputs)
 
         if has_weights and not (head or self._rule):
-            return (self._losses(model, inputs) * weights).mean()
-        loss, calls = compute(model, inputs)
+            losses, outputs = observe_outputs(self, self._losses, model, inputs)
+            loss = (losses * weights).mean()
+            return (loss, *outputs) if options.get("return_outputs") else loss
+        result, calls = compute(model, inputs)
         if checks and not has_weights:
-            check_loss(self, compute, loss, calls, labelled)
+            check_loss(self, compute, result, calls, labelled)
             self._times.reset()
         if not (has_weights or self._rule):
-            return loss
+            return result
         if len(calls) != 1:
             raise ConfigError(
                 f"a training step called the model {len(calls)} times with gradients, and the "
@@ -335,16 +337,19 @@ class SelectiveTrainerMixin(Trainer):
         if self._rule:
             self._selection.update(self._indices, losses * of_examples)
         if not has_weights:
-            return loss
-        if not head:
-            return (losses * weights).mean()
-        items, count = count_items(head, labelled), num_items_in_batch
-        averages = count is not None and self.args.average_tokens_across_devices
-        processes = self.args.world_size if averages else 1  # whose gradients are averaged
-        if checks:
-            check_unweighted(self, loss / processes, losses, items, count)
-            self._times.reset()
-        return processes * weighted_mean(losses, items, weights, count)
+            return result
+        loss, *others = result if isinstance(result, tuple) else (result,)
+        if head:
+            items, count = count_items(head, labelled), options.get("num_items_in_batch")
+            averages = count is not None and self.args.average_tokens_across_devices
+            processes = self.args.world_size if averages else 1  # whose gradients are averaged
+            if checks:
+                check_unweighted(self, loss / processes, losses, items, count)
+                self._times.reset()
+            loss = processes * weighted_mean(losses, items, weights, count)
+        else:
+            loss = (losses * weights).mean()
+        return (loss, *others) if others else loss
 
     def _wrap_model(self, model: Any, training: bool = True, *args: Any, **kwargs: Any) -> Any:
         """Returns what training calls: for a single pass, a module whose forward is a step's loss.
@@ -418,10 +423,7 @@ class SelectiveTrainerMixin(Trainer):
                 )
             self._selection = self._order
             return loader
-        try:
-            count: int | None = len(loader)
-        except TypeError:  # of data without a length
-            count = None
+        count = len(loader) if has_length(loader) else None
         counted = count_schedule(
             self._schedule,
             count,

@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
+from operator import length_hint
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -161,7 +162,7 @@ class Source:
     @property
     def is_exhausted(self) -> bool:
         """Whether all batches of this epoch were read, though the loop did not end yet."""
-        return 0 < (self._length() or 0) <= self.position
+        return 0 < length_hint(self.loader) <= self.position
 
     @property
     def knows_indices(self) -> bool:
@@ -181,7 +182,7 @@ class Source:
     def epochs_done(self) -> float:
         """Epochs done, with the fraction of the current one where the loader has a length."""
         if self.position and self._batches is None:  # known with the first batch at the latest
-            self._batches = self._length() or 0
+            self._batches = length_hint(self.loader)
         length = self._batches if self.position else 0
         return self.epoch + (min(self.position / length, 1.0) if length else 0.0)
 
@@ -203,19 +204,20 @@ class Source:
         if self._state:  # nothing was read since it was loaded
             return self._state
         workers = self._iterated and bool(getattr(self.loader, "persistent_workers", False))
-        length = self._length()
         state = {
             "settings": self.settings(),
             "epoch": self.epoch,
             "position": self.position,
-            "batches": -1 if length is None else length,
+            "batches": length_hint(self.loader, -1),
             "workers": workers,
             # As text, since a checkpoint of many processes leaves out a list without entries.
             "lists": None if self.lists is None else json.dumps(sorted(self.lists)),
         }
         if self.is_ordered:
-            begun, remaining = self._order.begun, None
-            if begun and not self._is_replayed:
+            begun, remaining, sampler = self._order.begun, None, sampler_of(self.loader)
+            # Whether the sampler can give the order of this epoch again, from its beginning.
+            replays = getattr(sampler, "replays", False) or getattr(sampler, "replays_draws", False)
+            if begun and not (replays and is_plain(batches_of(self.loader))):
                 # Before the generators' states, which a sampler may draw it from.
                 remaining = packed(self._order.rest())
             states = self._generators.states()
@@ -299,18 +301,6 @@ class Source:
         self.epoch, self.position, self._batches = state["epoch"], state["position"], None
         self.lists = saved_lists(state)
         self._state = state
-
-    @property
-    def _is_replayed(self) -> bool:
-        """Whether the sampler can give the order of this epoch again, from its beginning."""
-        sampler = sampler_of(self.loader)
-        replays = getattr(sampler, "replays", False) or getattr(sampler, "replays_draws", False)
-        return replays and is_plain(batches_of(self.loader))
-
-    def _length(self) -> int | None:
-        with suppress(TypeError):  # of an iterable without a length
-            return len(self.loader)
-        return None
 
     def _ordered(self, state: dict[str, Any]) -> Iterator[Any]:
         order, sampler = self._order, sampler_of(self.loader)

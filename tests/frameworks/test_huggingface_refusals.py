@@ -308,6 +308,19 @@ def test_a_model_whose_loss_is_not_known_is_refused_before_training(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["two_pass", "memory"])
+def test_batches_without_labels_are_refused_with_what_they_have(method, tmp_path):
+    class Rewards(SelectiveTrainerMixin, transformers.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return model(**inputs).logits.square().mean()
+
+    ours = trainer(tmp_path, "classifier", of=Rewards, selection=selection(method))
+    collate, names = ours.data_collator, ("input_ids", "attention_mask")
+    ours.data_collator = lambda rows: {name: collate(rows)[name] for name in names}
+    with pytest.raises(BatchError, match="a dict with input_ids, attention_mask, without labels"):
+        ours.train()
+
+
+@pytest.mark.parametrize("method", ["two_pass", "memory"])
 def test_a_model_that_returns_tuples_is_refused_in_words(method, tmp_path):
     ours = trainer(tmp_path, "classifier", selection=selection(method), max_steps=1)
     ours.model.config.return_dict = False

@@ -392,11 +392,11 @@ def loss_pair(head: Head, loss: Tensor, outputs: Any, inputs: Mapping[str, Any])
     alone = {"log_probs": some, "label_mask": mask} if is_fused else {"logits": some}
     named = ((name, inputs.get(name)) for name in ("labels", "shift_labels"))
     labels = {name: label[:rows] for name, label in named if isinstance(label, Tensor)}
-    with torch.enable_grad():
-        ranked = summed_losses(head, SimpleNamespace(**alone), labels)
-    (gradient,) = torch.autograd.grad(ranked, some)
     with torch.no_grad():
-        ranked = summed_losses(head, outputs, inputs)
+        ranked = summed_losses(head, outputs, inputs)  # names what the batch lacks
+    with torch.enable_grad():
+        first = summed_losses(head, SimpleNamespace(**alone), labels)
+    (gradient,) = torch.autograd.grad(first, some)
     # A probability without a label is 1, and may have any gradient.
     return LossPair(loss, ranked, _edge(values), gradient, 1.0 if mask is None else mask.float())
 

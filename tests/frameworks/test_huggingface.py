@@ -315,6 +315,32 @@ def test_a_step_of_one_s_own_computes_the_loss_as_trainers_may(method, weighted,
         torch.testing.assert_close(found, weight, rtol=1e-4, atol=1e-5)
 
 
+class Perturbed(transformers.Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        loss = self.compute_loss(model, inputs)
+        weight = model.classifier.weight.data
+        weight.mul_(8)  # as a step of SAM or of an adversary changes weights for another loss
+        self.accelerator.backward(self.compute_loss(model, inputs))
+        weight.div_(8)
+        return loss.detach()
+
+
+class OfPerturbed(SelectiveTrainerMixin, Perturbed):
+    pass
+
+
+def test_the_first_loss_that_a_step_computes_is_remembered(tmp_path):
+    given, model = selection("memory"), classifier(**NO_DROPOUT)
+    settings = {"of": OfPerturbed, "model": model, "selection": given, "learning_rate": 0.0}
+    ours = trainer(tmp_path, "classifier", **settings)
+    ours.train()
+    with torch.no_grad():
+        losses = sequence_losses(model, padded(ours.train_dataset))
+    torch.testing.assert_close(given["memory"].values[:, 0], losses)
+
+
 def test_losses_and_selectors_of_one_s_own(tmp_path):
     def shortest(model, batch):
         return -batch["attention_mask"].sum(1).float()

@@ -334,8 +334,9 @@ class SelectiveTrainerMixin(Trainer):
             losses = (
                 head_losses(head, outputs, labelled) if head else self._losses(outputs, labelled)
             )
-        if self._rule:
+        if self._rule and self._indices is not None:  # of the first loss that a step computes
             self._selection.update(self._indices, losses * of_examples)
+            self._indices = None
         if not has_weights:
             return result
         loss, *others = result if isinstance(result, tuple) else (result,)

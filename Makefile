@@ -56,7 +56,7 @@ red: .venv/dev  ## The counts that must hold, in full: takes up to an hour, and 
 
 oldest:  ## The tests of the frameworks, with the oldest releases of them.
 	$(PYTHON) -m venv .venv-oldest
-	grep -vE '^(accelerate|keras|lightning|transformers|tokenizers|trl)==' constraints.txt \
+	grep -vE '^(accelerate|keras|lightning|packaging|transformers|tokenizers|trl)==' constraints.txt \
 		| cat - constraints-oldest.txt > .venv-oldest/constraints.txt
 	$(call install,.venv-oldest,.venv-oldest/constraints.txt,dev)
 	.venv-oldest/bin/python -m pytest --numprocesses auto --dist worksteal tests/frameworks

@@ -163,3 +163,11 @@ def test_a_matched_run_that_ended_before_its_budget_is_no_baseline(filled, add_r
     add_run("random", 0, [(29, 9, 299, 12)], keep=0.2)
     add_run("matched", 0, [(3, 1, 40, 8)], keep=0.2, matched_to="random")
     assert same_budget(read_runs(filled), "random 0.2") == "traditional"
+
+
+def test_a_baseline_has_the_cost_of_each_seed_and_not_of_their_mean_alone(comparison, add_run):
+    """As where ``--stop-at`` ends plain training sooner of one seed, and later of another."""
+    for seed, cost in ((0, 200), (1, 400)):
+        add_run("random", seed, [(30, 9, 300, 12)], keep=0.25)
+        add_run("traditional", seed, [(30, 9, cost, 10)])
+    assert same_budget(read_runs(comparison), "random 0.25") is None

@@ -322,13 +322,13 @@ def same_budget(runs: pd.DataFrame, label: str) -> str | None:
 
     That is its matched run, which ends with the step that spends the budget, or before where it
     came to ``stop_at`` or to the end of its time, and then counts for nothing; or, in a comparison
-    by budget, plain training itself. None where none of them has the cost, to 2 %.
+    by budget, plain training itself. None where none of them has the cost of each seed, to 2 %.
     """
     first = list(runs.label).index(label)
     matched = run_label(MATCHED, runs.keep_asked.iloc[first], runs.strategy.iloc[first])
     for baseline, most in ((matched, math.inf), (TRADITIONAL, 1.02)):
-        cost = mean_ratio(runs, baseline, label, "cost_forward_units")
-        if cost is not None and 0.98 < cost < most:
+        pairs = pair_seeds(runs, baseline, label, "cost_forward_units")
+        if pairs and all(0.98 * cost < base < most * cost for base, cost in pairs):
             return baseline
     return None
 

@@ -341,14 +341,13 @@ def run_command(
     if dry_run:
         Console().print(table)
         return
-    finished = {folder for folder, plan in plans.items() if is_finished(plan, folder)}
-    left = [folder for folder in plans if overwrite or folder not in finished]
+    left = [folder for folder, plan in plans.items() if overwrite or not is_finished(plan, folder)]
     settings = [plans[folder].settings for folder in left]
     use_threads(threads, lambda: most_work(settings), left if resume else [])
     try:
         with ConsoleReporter(Console(stderr=True)) as reporter:
             for folder, plan in plans.items():
-                reporter.note(f"{folder} is finished" if folder in finished else f"{folder}")
+                reporter.note(f"{folder}" if folder in left else f"{folder} is finished")
                 if folder in left:
                     compare(plan, folder, reporter, existing)
     except KeyboardInterrupt:

@@ -480,6 +480,11 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
     assert picture.with_name("fig7.svg").is_file()
     assert {path: path.read_bytes() for path in summaries} == before
 
+    again = ("--only", "digits", "--overwrite")
+    status, printed, err = run_siftback(monkeypatch, capsys, "run", "fig7", *out, *again)
+    assert status == 0
+    assert "is finished" not in err
+
 
 @pytest.mark.parametrize(
     ("only", "expected"),

@@ -68,6 +68,7 @@ LINES = {
     "compare --warmup 60% --epochs 8": "Memory(): warmup=60% and tail=45% leave no training",
     "compare --warmup 5e --epochs 8": "Memory(): warmup=5e and tail=45% leave no training",
     "compare --tail 90%": "Memory(): warmup=15% and tail=90% leave no training",
+    "compare --budget 100": "in between: give less of them, by --warmup or --tail, or fewer epochs",
     "compare --strategies sb-memory-default@0.25": "Memory() finds its share itself, omit @0.25",
     "train --strategy sb-memory-ratio@1/3": "Memory(tail=Epochs(0)) finds its share itself",
     "compare --time-budget 0s": "time_budget=0.0",

@@ -270,7 +270,8 @@ class Settings:
         if share and share + tail >= 1:
             begins = f"{warmup.value:g}e" if isinstance(warmup, Epochs) else f"{100 * share:g}%"
             raise ConfigError(
-                f"warmup={begins} and tail={100 * tail:g}% leave no training in between: give less"
+                f"warmup={begins} and tail={100 * tail:g}% leave no training in between: give less "
+                "of them, by --warmup or --tail, or fewer epochs"
             )
 
     def _check_length(self) -> None:
@@ -389,10 +390,9 @@ def _check(name: str, value: Any) -> None:
         raise ConfigError(f"{name} {value!r}: {one_of(value, get_args(kind))}")
     for number in value if isinstance(value, tuple | list) else [value]:
         if isinstance(number, int | float) and not is_within(number, interval):
-            least, most = interval[1:-1].split(", ")
             wanted = f"a number in {interval}"
             if int in (kind, *get_args(kind)):
-                wanted = f"an integer from {least} to {most}"
+                wanted = f"an integer from {interval[1:-1].replace(', ', ' to ')}"
             raise ConfigError(f"{name}={number}: give {wanted}")
 
 

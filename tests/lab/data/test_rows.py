@@ -253,6 +253,21 @@ def test_numbers_that_are_read_as_texts_are_refused(tmp_path: Path, written: str
         load(f"table:{tmp_path / 'a.csv'}")
 
 
+def test_numbers_with_a_comma_are_refused_as_such_where_each_differs(tmp_path: Path) -> None:
+    """Not as texts that name the rows: that advice would drop a column of numbers."""
+    write(tmp_path / "a.csv", columns_of() | {"price": [f"{n},5" for n in range(N)]})
+    with pytest.raises(ConfigError, match=r"'price' holds the text 0,5: write numbers as 1500\.5"):
+        load(f"table:{tmp_path / 'a.csv'}")
+
+
+@pytest.mark.parametrize("price", ["1,5", None])
+def test_a_column_of_one_text_is_left_out(tmp_path: Path, price: str | None) -> None:
+    columns = columns_of() | {"price": pa.array([price] * N, pa.string())}
+    data = load(f"table:{write(tmp_path / 'a.parquet', columns)}")
+    former = load(f"table:{write(tmp_path / 'b.parquet', columns_of())}")
+    assert data.train_inputs.shape == former.train_inputs.shape
+
+
 @pytest.mark.parametrize(
     ("cells", "odd"), [("2.5 1.5 -", "-"), ("3.5 2.5 None", "None"), ("$4 $0", r"\$4")]
 )

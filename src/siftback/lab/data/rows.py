@@ -87,7 +87,7 @@ def read_rows(address: Address) -> TableData:
     )
     inputs = [column for column in columns if column not in (label, *dropped)]
     for column in inputs:
-        check_identifier(tables["train"][column], f"{name}: column {column!r}")
+        check_column(tables["train"][column], f"{name}: column {column!r}")
     numbers, (train_inputs, test_inputs) = encode_columns(train, test, inputs, name)
     return TableData(
         address.title,
@@ -197,10 +197,6 @@ def encode_columns(
             if np.isnan(distinct).any():
                 others.append([np.isnan(array[:, None]) for array in values])
         elif len(categories := cells[0].unique()) > 1:
-            if 2 * pc.sum(pc.match_substring_regex(categories, NUMBER)).as_py() > len(categories):
-                odd = pc.index(pc.match_substring_regex(categories, r"^[-+]?\d*\.?\d+$"), False)
-                text = categories[odd.as_py()]
-                raise ConfigError(f"{where} holds the text {text}: write numbers as 1500.5, or NA")
             if len(categories) > MOST_CATEGORIES:
                 raise ConfigError(
                     f"{where} has {len(categories):,} categories, and at most {MOST_CATEGORIES:,} "
@@ -272,13 +268,20 @@ def one_hot(cells: pa.Array, categories: pa.Array, where: str) -> NDArray[np.boo
     return marks
 
 
-def check_identifier(column: pa.ChunkedArray, where: str) -> None:
-    """Checks that a column does not number the rows, and does not name each of them.
+def check_column(column: pa.ChunkedArray, where: str) -> None:
+    """Checks that a column holds no numbers as texts, and neither numbers nor names the rows.
 
     Raises:
-        ConfigError: If it holds whole numbers without gaps, each of them once, or as many texts.
+        ConfigError: If more than half of its texts are numbers such as "1,5", or it holds whole
+            numbers without gaps, each of them once, or as many texts.
     """
     distinct = plain_cells(column, where).unique()
+    if not is_numeric(distinct.type) and len(distinct) > 1:
+        numbers = pc.match_substring_regex(distinct, NUMBER)
+        if 2 * pc.sum(numbers, min_count=0).as_py() > len(distinct):
+            odd = pc.index(pc.match_substring_regex(distinct, r"^[-+]?\d*\.?\d+$"), False)
+            text = distinct[odd.as_py()]
+            raise ConfigError(f"{where} holds the text {text}: write numbers as 1500.5, or NA")
     if len(distinct) < len(column) or distinct.null_count:
         return
     what = "holds another text in each row"

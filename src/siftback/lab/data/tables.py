@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import parquet
@@ -89,8 +88,7 @@ def read_labels(
             "train on: leave these rows out, or name others to test on by test="
         )
     numbers = {value: number for number, value in enumerate(values)}
-    labels = np.asarray([numbers.get(cell, cell) for cell in cells]).astype(np.int64)
-    return torch.from_numpy(labels)
+    return torch.tensor([numbers.get(cell, cell) for cell in cells], dtype=torch.int64)
 
 
 def read_encoded(table: pa.Table, column: str, name: str) -> pa.ChunkedArray:

@@ -306,6 +306,7 @@ LINES = {
     "prune --scores {foreign} --drop 0.5": "{foreign} does not say how it was made",
     "prune --scores {kept} --drop 0.5": "{kept} holds no scores",
     "prune --scores {scores}": "drop=None and window=None",
+    "prune --scores {scores} --drop 0.5 --out {scores}": "{scores} is the table of --scores",
     "prune --scores {scores} --drop 1": "drop=1.0",
     "prune --scores {scores} --drop nan": "drop=nan",
     "prune --scores {scores} --drop x": "'--drop'",

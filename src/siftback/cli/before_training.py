@@ -150,6 +150,8 @@ def prune_command(
     if ranks and len(ranks) != 2:
         raise ConfigError(f"--window {window}: give two shares, such as 0.1,0.9")
     table = Scores.read(scores)
+    if out.exists() and out.samefile(scores):
+        raise ConfigError(f"--out {out} is the table of --scores, and would be lost: give another")
     score = table.origin.get("score")
     if score in OF_TOKENS:
         raise ConfigError(

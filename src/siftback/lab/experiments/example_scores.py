@@ -418,9 +418,8 @@ def write_subset(path: Path, table: Scores, indices: Tensor, options: dict[str, 
         indices: int64[k].
         options: How they were chosen.
     """
-    labels = label_checksum(table.labels)
-    origin = {"examples": len(table.labels), "labels": labels, "scores": table.origin}
-    write_columns(path, {"index": indices}, {"asked": options} | origin)
+    origin = {"examples": len(table.labels), "labels": label_checksum(table.labels)}
+    write_columns(path, {"index": indices}, {"asked": options, "scores": table.origin} | origin)
 
 
 def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:

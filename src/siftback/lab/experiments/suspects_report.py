@@ -13,10 +13,11 @@ import torch
 from rich.console import Group
 from torch import Tensor
 
+from siftback.arguments import check_integer
 from siftback.errors import ConfigError
 from siftback.installation import install_command
 from siftback.lab.records.columns import read_columns, write_columns
-from siftback.lab.records.formatting import NOT_REACHED, fact
+from siftback.lab.records.formatting import NOT_REACHED, fact, one_of
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.train import SUSPECTS_SUFFIX
@@ -41,7 +42,7 @@ def read_suspects(folder: Path, name: str | None = None) -> dict[str, pd.DataFra
     """
     paths = {
         path.name.removesuffix(SUSPECTS_SUFFIX): path
-        for path in (folder / RECORDS).glob(f"*{SUSPECTS_SUFFIX}")
+        for path in sorted((folder / RECORDS).glob(f"*{SUSPECTS_SUFFIX}"))
     }
     if not paths:
         raise ConfigError(
@@ -49,9 +50,8 @@ def read_suspects(folder: Path, name: str | None = None) -> dict[str, pd.DataFra
             "--noise-guard"
         )
     if name and name not in paths:
-        names = ", ".join(sorted(paths))
-        raise ConfigError(f"no run {name!r} with a noise guard in {folder}: {names}")
-    return {run: read_run(paths[run]) for run in ([name] if name else sorted(paths))}
+        raise ConfigError(f"no run {name!r} with a noise guard in {folder}: {one_of(name, paths)}")
+    return {run: read_run(paths[run]) for run in ([name] if name else paths)}
 
 
 def read_run(path: Path) -> pd.DataFrame:
@@ -119,7 +119,7 @@ def suspects_tables(runs: Mapping[str, pd.DataFrame], most: int) -> Group:
                 for share_name, share in zip(("precision", "recall"), shares, strict=True):
                     row[share_name] = NOT_REACHED if math.isnan(share) else f"{share:.3f}"
             summary.append(row)
-    examples = rank_suspects(first).head(most)
+    examples = rank_suspects(first).head(check_integer("most", most, 0))
     examples = examples.assign(score=examples["score"].map("{:.2f}".format))
     return Group(
         terminal(summary, title="Examples thought mislabelled", caption=caption),

@@ -11,6 +11,7 @@ import pytest
 from siftback.lab.figures.analyses import ANALYSES
 from siftback.lab.records.comparison_record import Comparison, named
 from siftback.lab.records.frame import OUTCOMES, interval, judge, p_value
+from siftback.lab.records.run_summary import METRICS
 from siftback.lab.report.numbers import numbers
 from siftback.lab.report.page import render_page
 from siftback.lab.report.pages import write_page
@@ -44,6 +45,13 @@ def test_a_verdict_has_seeds_and_interval(filled):
     assert (low, high) == pytest.approx((-1.5 - 1.2421, -1.5 + 1.2421), abs=1e-3)
     assert sb.certainty == "3 seeds (95% interval -2.74 to -0.26)"
     assert sb.seconds == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(("metric", "points"), [("error", ""), ("rmse", ""), ("loss", " nats")])
+def test_a_difference_in_points_has_no_unit(filled, metric, points):
+    """As "-1.2 %" of an RMSE in percent would be read as a share of it."""
+    verdict = replace(verdicts([filled])[0], metric=METRICS[metric])
+    assert verdict.points == f"{verdict.difference:+.{verdict.metric.digits}f}{points}"
 
 
 def test_a_loss_that_is_not_finite_is_named(filled):

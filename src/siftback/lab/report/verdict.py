@@ -111,7 +111,7 @@ class Verdict:
         if not self.difference:
             return NOT_REACHED
         written = f"{self.difference:+.{self.metric.digits}f}"
-        return written if self.metric.name == "error" else f"{written} {self.metric.unit}"
+        return written if self.metric.unit == "%" else f"{written} {self.metric.unit}"
 
     @property
     def sentence(self) -> str:

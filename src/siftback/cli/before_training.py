@@ -41,7 +41,7 @@ def probe_command(
         seconds: How long to take.
         forecast: Train a warm-up too, and say what Memory is expected to be worth.
     """
-    import siftback
+    from siftback import forecast as forecast_of
     from siftback.lab.experiments.probe_run import probe_report, probe_settings, with_scorers
     from siftback.lab.experiments.warm_up import warm_up
     from siftback.lab.run.progress import ConsoleReporter
@@ -49,14 +49,14 @@ def probe_command(
 
     settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))
-    with Console(stderr=True).status("measuring"):
-        result = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
     if forecast:
         with ConsoleReporter(Console(stderr=True)) as reporter:
             by_budget = replace(settings, epochs=None, budget=epochs)
             losses, done = warm_up(by_budget, 0, reporter.scoring)
-        expected = siftback.forecast(losses, epochs=epochs, done=done * epochs)
-        result = replace(result, forecast=expected)
+    with Console(stderr=True).status("measuring"):
+        result = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
+    if forecast:
+        result = replace(result, forecast=forecast_of(losses, epochs=epochs, done=done * epochs))
     if json:
         typer.echo(result.to_json())
     else:

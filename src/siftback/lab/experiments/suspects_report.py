@@ -17,7 +17,7 @@ from siftback.arguments import check_integer
 from siftback.errors import ConfigError
 from siftback.installation import install_command
 from siftback.lab.records.columns import read_columns, write_columns
-from siftback.lab.records.formatting import NOT_REACHED, fact, one_of
+from siftback.lab.records.formatting import NOT_REACHED, fact
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
 from siftback.lab.run.train import SUSPECTS_SUFFIX
@@ -50,7 +50,7 @@ def read_suspects(folder: Path, name: str | None = None) -> dict[str, pd.DataFra
             "--noise-guard"
         )
     if name and name not in paths:
-        raise ConfigError(f"no run {name!r} with a noise guard in {folder}: {one_of(name, paths)}")
+        raise ConfigError(f"no run {name!r} with a noise guard in {folder}: {', '.join(paths)}")
     return {run: read_run(paths[run]) for run in ([name] if name else paths)}
 
 

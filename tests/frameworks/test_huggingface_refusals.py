@@ -57,6 +57,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_right_is_refused_by_name(name, tmp_path):
     given, settings, message = REFUSED[name]
+    in_order = hasattr(transformers.TrainingArguments, "dataloader_in_order")
+    if name == "order of workers" and not in_order:
+        pytest.skip("this release of transformers has no dataloader_in_order")
     with pytest.raises(ConfigError, match=message):
         trainer(tmp_path, "classifier", selection=given, **settings).train()
 

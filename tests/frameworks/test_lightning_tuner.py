@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
+import lightning
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
@@ -116,6 +117,10 @@ def test_a_search_for_a_batch_size_sets_that_of_the_wrapped_data_module(kind, mo
     assert module.steps == fresh_steps(Memory(keep=0.5), size).steps
 
 
+@pytest.mark.skipif(
+    lightning.__version__ == "2.5.1",
+    reason="after a search within training, it leaves out an epoch of plain training too",
+)
 def test_searches_by_callbacks_within_a_training_are_undone_too(tmp_path):
     memory = Memory(keep=0.5)
     finders = [

@@ -237,6 +237,9 @@ def test_runs_that_diverge_end_with_a_table_and_a_page(call: Call, tmp_path: Pat
     assert "test RMSE nan points" in printed
     assert err.count("loss not finite") == err.count("test RMSE nan %") == 14
     assert call("report", tmp_path / "c", "--out", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "could not be made" not in page
+    assert "nan%" not in page
 
 
 def test_a_sweep_prints_what_is_missing_and_what_is_done(call: Call, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def describe_best(curves: Curves, view: str) -> str:
     """Says how the best selective configuration ends, beside plain training."""
     finals = curves.means("final")
     selective = curves.runs.label[curves.runs.selective].unique()
-    best = finals[selective if len(selective) else finals.index].idxmin()
+    best = finals[selective if len(selective) else finals.index].fillna(float("inf")).idxmin()
     title, metric, end = curves.title, curves.metric, finals[best]
     if best == TRADITIONAL or TRADITIONAL not in finals:
         return best_end(title, metric, library_name(best), end, None)
@@ -296,7 +296,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 # What is faint is plain training, matched.
                 family = TRADITIONAL if line.faint else families[line.group]
                 about = view, f"{task}{machine}", curves.metric, family
-                rows += [(*about, x, y) for x, y in zip(line.x, line.y, strict=True)]
+                rows += [(*about, x, y) for x, y in zip(line.x, line.y, strict=True) if pd.notna(y)]
     table = pd.DataFrame(rows, columns=["view", "heading", "metric", "family", "spent", "error"])
     for (view, heading, metric), points in table.groupby(["view", "heading", "metric"], sort=False):
         points = points.assign(optimal=frontier(points))

@@ -24,6 +24,8 @@ from siftback.lab.figures.pays import band_of, experiments, method_ratios
 from siftback.lab.figures.writing import write_analysis
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.report.pages import without_tables
+from siftback.lab.report.verdict import verdicts
 
 BUDGETS = [1.0, 2.0, 4.0, 8.0, 16.0]
 
@@ -211,6 +213,33 @@ def test_a_curve_may_be_of_several_devices(tmp_path):
     (experiment,) = experiments(comparisons)
     assert list(experiment.curve) == BUDGETS
     assert set(experiment.runs.machine) == {"cpu", "cuda"}
+
+
+def test_comparisons_with_runs_that_diverged_are_left_to_the_verdicts(tmp_path):
+    comparisons = []
+    for budget in [*BUDGETS, 32.0, 64.0]:
+        ends = {"traditional": plain_error(budget)}
+        if budget == 4:
+            ends |= {"sb-memory": plain_error(6)}
+        if budget == 8:
+            ends |= {"sb-memory": dict.fromkeys(plain_error(8), math.nan)}
+        if budget == 64:
+            ends = {"traditional": dict.fromkeys(plain_error(8), math.nan)}
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends, metric="loss"))
+    (experiment,) = experiments(comparisons)
+    assert list(experiment.curve) == [1, 2, 4, 16, 32]
+    (ratio,) = method_ratios([experiment])
+    assert ratio.budget == 4
+    others = without_tables(comparisons)
+    assert [item.arguments["budget"] for item in others] == [8, 64]
+    assert [verdict.points for verdict in verdicts(others)] == ["+nan nats"]
+
+
+def test_the_lowest_of_several_is_one_that_did_not_diverge(tmp_path):
+    ends = {"traditional": {0: 2.0, 1: 2.1}, "random": {0: math.nan, 1: 2.0}}
+    comparison = recorded(tmp_path / "a", 4.0, ends | {"sb-memory": {0: 1.5, 1: 1.8}}, "loss")
+    (sentence,) = ANALYSES["budget"]([comparison]).sentences
+    assert "the lowest, Memory(keep=0.5), is at -0.400 nats" in sentence
 
 
 @pytest.mark.parametrize("metric", ["error", "loss"])

@@ -52,7 +52,7 @@ def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: 
         return f"{heading}: one seed each, which has no spread."
     counts, digits = frame.tally(map(frame.judge, differences.values())), metric.digits
     ends = [(name, *frame.interval(values), len(values)) for name, values in differences.items()]
-    name, mean, low, high, seeds = min(ends, key=lambda end: end[1])
+    name, mean, low, high, seeds = min(ends, key=lambda end: (math.isnan(end[1]), end[1]))
     within = frame.signed_interval(low, high, digits) or "none"
     return (
         f"{heading}: beside {PLAIN} of the same budget {counts}; the lowest, {name}, is at "

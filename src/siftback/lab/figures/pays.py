@@ -258,8 +258,12 @@ def title_of(comparison: Comparison) -> str:
 
 
 def with_curve(comparisons: Sequence[Comparison]) -> Iterator[list[Comparison]]:
-    """Yields the comparisons of each experiment that has plain training at five budgets or more."""
-    for group in group_by_settings(comparisons, "budget", "evaluations", "device"):
+    """Yields the comparisons of each experiment that has plain training at five budgets or more.
+
+    Without those with a run that ended at no number, as one that diverged.
+    """
+    ended = [item for item in comparisons if all(math.isfinite(run.final) for run in item.runs)]
+    for group in group_by_settings(ended, "budget", "evaluations", "device"):
         budgets = {item.arguments.get("budget") for item in group if TRADITIONAL in item.by_label()}
         if len(budgets - {None}) >= LEAST_POINTS:
             yield group

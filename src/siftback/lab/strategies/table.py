@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from string import Formatter
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -65,8 +65,7 @@ def _ratio_memory(keep: float, settings: Settings) -> siftback.Memory:
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:
-    assert scores is not None
-    return siftback.Irreducible(scores, fresh_scorer(settings))
+    return siftback.Irreducible(cast(Tensor, scores), fresh_scorer(settings))
 
 
 def _refreshed(make: Callable[..., EpochRule]) -> Callable[[float, Settings], EpochRule]:

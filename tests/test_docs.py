@@ -13,6 +13,7 @@ import pytest
 import siftback
 import siftback.contrib
 from siftback.lab.strategies.table import STRATEGIES, call_of
+from torchrun import TORCHRUN, run_in_processes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,6 +38,22 @@ def test_its_blocks_run_in_turn(page, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", module)  # where the compiler looks up names
     for padding, block in blocks(page):
         exec(compile(padding + block, page, "exec"), vars(module))
+
+
+CALLS = """
+from pathlib import Path
+one_of_several()
+for _ in range(2):  # saves, and goes on from there
+    saved_by_four_and_loaded_by_two(Path(__file__).parent / "saved")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_the_functions_for_several_processes_run_in_them(tmp_path):
+    page = ROOT / "docs" / "guides" / "processes.md"
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(block for _, block in blocks(page)) + CALLS, encoding="utf-8")
+    run_in_processes([*TORCHRUN, script], timeout=180)
 
 
 def test_every_fence_that_is_python_is_found():

@@ -24,7 +24,9 @@ GITHUB = "https://github.com/"
 
 _ADDED = re.compile(r"<!-- (kept|came out|budgets|headline|notebooks)(?:: (.*?))? -->")
 _NAMED = re.compile(r"\[[\w/]+\.md\]\(([\w./]+\.md)")  # a link whose text is a file's name
+_CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
 _PERCENT = re.compile(r"(\d) %(?=\)?</td>)")
+_BOUND = re.compile(r"(&[gl]t;) (?=\d)")
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)\)")
 
 
@@ -39,8 +41,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """The page, in whose cells no line ends between a number and its percent sign."""
-    return _PERCENT.sub(r"\1&nbsp;%", html)
+    """The page, in whose cells no line parts a number and its percent sign, or its > or <."""
+    html = _PERCENT.sub(r"\1&nbsp;%", html)
+    return _CELL.sub(lambda cell: _BOUND.sub(r"\1&nbsp;", cell[0]), html)
 
 
 def _title(page: Path) -> str:

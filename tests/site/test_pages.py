@@ -156,3 +156,10 @@ def test_no_line_of_a_cell_ends_before_a_percent_sign(hook):
     assert hook("pages").on_page_content(cells) == (
         "<td>0.89 (10.03&nbsp;%)</td><td>10&nbsp;%</td><td>no % of it</td><p>10 % more</p>"
     )
+
+
+def test_no_line_of_a_cell_ends_after_a_sign_of_a_bound(hook):
+    cells = "<td>2.07 (1.33 to &gt; 4.00)</td><td>&lt; 0.5</td><td>a &gt; b</td><p>&gt; 4</p>"
+    assert hook("pages").on_page_content(cells) == (
+        "<td>2.07 (1.33 to &gt;&nbsp;4.00)</td><td>&lt;&nbsp;0.5</td><td>a &gt; b</td><p>&gt; 4</p>"
+    )

@@ -71,8 +71,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
         dataset: Anything with a length, which must not change.
         rule: Draws the examples of each pass; None leaves none out.
         shuffle: Whether each epoch has an order of its own.
-        seed: Of the orders and the draws.
-        epochs: Of the whole training, where the rule counts in shares of it.
+        seed: Seed of the orders and the draws.
+        epochs: Epochs of the whole training, where the rule counts in shares of it.
         shorter_epochs: Whether each epoch is one pass, shorter by what the rule leaves out of it.
         rank: Which process this is; by default that of ``torch.distributed`` where it is
             initialised, else 0.

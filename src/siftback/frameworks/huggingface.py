@@ -113,7 +113,7 @@ class SelectiveTrainerMixin(Trainer):
         weight_column: Name of a column of the data set, whose finite values of at least 0 multiply
             each example's loss: the one that is trained on, and the one that is chosen by. Neither
             the collate function nor the model gets to see it.
-        seed: Of all that is left to chance here; by default ``data_seed`` or ``seed`` of the
+        seed: Seed of all that is drawn here; by default ``data_seed`` or ``seed`` of the
             Trainer's arguments.
         kwargs: Of the Trainer.
 

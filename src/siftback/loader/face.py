@@ -107,7 +107,7 @@ class SelectiveLoader:
             ``sift_weight`` of a dict, two more elements of a tuple or list.
         on_nonfinite: What to do with an example whose loss is not finite, in a scoring pass and in
             `loss`: "error", "keep" (in training, but its loss is not remembered) or "drop" it.
-        seed: Of all that is left to chance here; no global generator is used.
+        seed: Seed of all draws and orders here; no global generator is used.
 
     Attributes:
         stats: What was done so far, a `Stats`.
@@ -329,7 +329,7 @@ class SelectiveLoader:
         return self._pipeline.pool.drop_last is not False
 
     def steps(self, epoch: int) -> int:
-        """Training batches of an epoch, from 0.
+        """Returns the number of training batches of an epoch, counted from 0.
 
         Raises:
             TypeError: If they are not known before it: where a selector leaves the number to
@@ -361,10 +361,11 @@ class SelectiveLoader:
         weights: Tensor | None = None,
         reduced: bool = False,
     ) -> Tensor:
-        """The mean loss to run backward: records the losses, and applies weights if there are any.
+        """Records the losses of a batch, and returns their mean, to run backward.
 
-        That is the plain mean over the batch's examples, ``1/b * sum of w_i * losses_i``, without
-        those that are dropped as not finite; `watch` keeps the reduction of a loss function.
+        It is the plain mean over the batch's examples, ``1/b * sum of w_i * losses_i``, with the
+        loss weights w of the rule or selector, 1 where it has none, and without examples that are
+        dropped as not finite; `watch` keeps the reduction of a loss function.
 
         Args:
             losses: float[b], one for each example of the batch: of those that wait for their
@@ -377,6 +378,9 @@ class SelectiveLoader:
                 ``sift_weight``; by default those that they were given with.
             reduced: Whether ``losses`` is one number for the whole batch. Each of its examples
                 is then remembered by the mean of the numbers it had a part in.
+
+        Returns:
+            float[], the mean, with the gradient of ``losses``; with ``reduced``, the number itself.
 
         Raises:
             BatchError: If ``indices`` are not those of examples.
@@ -434,7 +438,7 @@ class SelectiveLoader:
         )
 
     def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
-        """The same loss function, which also records the losses of the examples.
+        """Returns the same loss function, which also records the losses of the examples.
 
         Its value and gradient are those of ``loss_fn`` itself, whatever its reduction; of one loss
         per example, their mean. Weights of a rule multiply the examples' terms of it, and the
@@ -580,7 +584,7 @@ class SelectiveLoader:
         self._pipeline.set_epoch(check_integer("epoch", epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides which examples come next; fit for ``torch.save``.
+        """Returns all that decides which examples come next; fit for ``torch.save``.
 
         Of a ``DataLoader`` over a map-style data set, the rest of the epoch's order is part of it,
         so that nothing done is read again. Another loader's own state is saved with it where it has

@@ -68,6 +68,11 @@ def probe(
             once, and training twice, however long they take.
         seed: Seed of the random numbers.
 
+    Returns:
+        A `ProbeResult`: the measured seconds, what each strategy saves at each share, and in
+        ``answer`` the call to write, or why selection does not pay. That is of the share in
+        ``keep`` nearest to a third, as the share of ``Memory()`` follows the losses of a training.
+
     Raises:
         BatchError: If the loader gives no batch.
         ConfigError: If an argument is out of range, or the loader leaves examples out.

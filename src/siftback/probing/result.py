@@ -94,7 +94,7 @@ class ProbeResult:
     def faster_pass(
         self, keep: float, steps: int | None = None
     ) -> Literal["two_pass", "single_pass"]:
-        """Which selects within a batch in less time: a scoring pass before it, or a single pass.
+        """Returns the faster way to select within a batch: by a scoring pass, or by a single pass.
 
         Args:
             keep: A share that was measured.
@@ -124,7 +124,7 @@ class ProbeResult:
         return [asdict(row) for row in self.rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data: dicts, lists, numbers, strings and None."""
+        """Returns all of it as plain data: dicts, lists, numbers, strings and None."""
         seconds = asdict(self.seconds)
         seconds["single_pass"] = [
             {"keep": keep, "seconds": taken} for keep, taken in self.seconds.single_pass.items()
@@ -135,5 +135,5 @@ class ProbeResult:
         return {"forward_share": self.forward_share, **whole}
 
     def to_json(self) -> str:
-        """`to_dict` as JSON."""
+        """Returns `to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)

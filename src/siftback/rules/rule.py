@@ -453,7 +453,8 @@ class RefreshedRule(EpochRule):
         beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
         every: n, the epochs from one scoring pass to the next, at least 1.
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
-        table: Values remembered per example.
+        table: Values remembered per example; None is one in memory.
+        columns: Number of values remembered per example; 0 takes those of the table.
         warmup: How long all examples are trained on before the first pass; by default one epoch.
 
     Attributes:

@@ -58,7 +58,7 @@ def probe(
         losses: In place of ``loss_fn``: ``losses(model, batch) -> Tensor[N]``.
         keep: Shares of the examples to keep, each in (0, 1).
         epochs: Length of the training whose speed-up is computed from that of its epochs, as its
-            first ones are on all examples.
+            first ones are on all examples; by default 10.
         scorers: Cheaper scorers than a fresh forward, by name; "sb-" is prepended to the name.
         single_pass: Whether to measure the single pass, which compiles the model.
         optimizer: The optimizer of training; by default SGD with momentum.

@@ -37,6 +37,8 @@ HAS_VNNI = torch.cpu._is_vnni_supported()
 class Int8(CopyScorer):
     """Scores a batch by the losses of a copy of the model in 8-bit integers, on the CPU.
 
+    A form of the "inference acceleration" of Jiang et al. 2019, section 3.3.
+
     `nn.Linear` and `nn.Conv2d` round weights, per output channel, and inputs, per tensor, to 8
     bits; everything else stays in float32, including subclasses of these layers, other
     convolutions, and attention that PyTorch computes without calling them. The range of a layer's

@@ -19,7 +19,7 @@ from torch.utils.data import (
 from siftback import RS2, Indexed, SelectiveLoader, pruning
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.pruning import el2n, entropy, grand, margin
-from toys import CLASSES, dataset, network, train
+from toys import CLASSES, Writing, dataset, network, train
 
 COUNT = 23
 
@@ -123,6 +123,17 @@ def test_models_are_averaged_and_left_as_they_were(name):
         assert model.training
         assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
         assert all(value.equal(state[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_model_that_writes_to_its_inputs_changes_no_other_score(name):
+    score, _ = SCORES[name]
+    writing = [Writing(model) for model in models()]
+    batches = [default_collate([example]) for example in dataset(COUNT)]
+    before = [inputs.clone() for inputs, _ in batches]
+    columns = torch.stack([score(model, dataset(COUNT)) for model in writing], 1)
+    torch.testing.assert_close(score(writing, batches), columns.mean(1))
+    assert all(inputs.equal(same) for (inputs, _), same in zip(batches, before, strict=True))
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -295,7 +295,8 @@ def mean_scores(
         for model in listed:
             batch = item.to_device_of(model)
             with untouched(model, "eval", batch.device):
-                values = score(model, batch.data)
+                # A copy, as a model may write to its inputs, and the next one has the same.
+                values = score(model, tree.clone(batch.data))
             by_model.append(values.detach().float().cpu())
         scores.append(torch.stack(by_model).mean(0))
         if not scores[-1].isfinite().all():

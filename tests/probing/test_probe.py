@@ -24,7 +24,17 @@ from siftback.errors import BatchError, ConfigError, LossError, TraceError
 from siftback.probing.costs import cost_rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.sample import Sample
-from toys import AT_ONCE, assert_same, dataset, network, numbered, optimizer_of, shuffled
+from toys import (
+    AT_ONCE,
+    FEATURES,
+    Writing,
+    assert_same,
+    dataset,
+    network,
+    numbered,
+    optimizer_of,
+    shuffled,
+)
 
 BASIC = ["traditional", "sb", "stale-sb", "sb-memory", "random"]
 
@@ -92,6 +102,16 @@ def test_a_scorer_agrees_with_the_exact_one_as_far_as_it_does():
     assert negated.rank_correlation == -1
     assert negated.overlaps[1].top == 0
     assert same.examples == 8 * 2  # a batch a round that it had time for, warming up included
+
+
+def test_a_model_that_writes_to_its_inputs_has_the_same_for_each_scorer():
+    batches = [(torch.randn(8, FEATURES), torch.randint(3, (8,))) for _ in range(4)]
+    before = [inputs.clone() for inputs, _ in batches]
+    writing = Writing(nn.Linear(FEATURES, 3))
+    found = quick(writing, batches, scorers={"same": Fresh()}, single_pass=True)
+    assert found.agreement["sb-same"].rank_correlation == 1
+    assert found.agreement["sb-single-pass"].rank_correlation > 0.99
+    assert_same([inputs for inputs, _ in batches], before)
 
 
 def test_nothing_of_the_model_is_changed():

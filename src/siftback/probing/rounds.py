@@ -156,7 +156,7 @@ class Rounds:
 
     def _round(self, turn: int, deadline: float) -> None:
         index, item = self._sample.next(turn)
-        self._train(item.data)
+        self._train(tree.clone(item.data))  # copies, as a model may write to its inputs
         self._score(SB, self._exact, index, item)
         for name, measure in list(self._fallible.items()):
             started = time.monotonic()
@@ -185,16 +185,13 @@ class Rounds:
         self._time("backward", lambda: gradients(self._model, losses.mean()))
 
     def _score(self, name: str, scorer: Scorer, index: int, item: Batch) -> None:
-        losses, model, batch = self._losses, self._model, item.data
+        losses, model, batch = self._losses, self._model, tree.clone(item.data)
         scores = self._time(name, lambda: scorer.score(losses, model, batch, item.indices))
         self._scores[name].setdefault(index, check_losses(scores, self._sample.size))
         self._time(("after", name), lambda: scorer.after_step(losses, model, batch))
 
     def _step_once(self, sift: Any, index: int, item: Batch) -> None:
-        # The compiler marks its input tensors, and these are the user's.
-        batch = tree.take(item.data, torch.arange(self._sample.size, device=self._device))
-
-        def step() -> None:
+        def step(batch: Any) -> None:
             with self._cast:
                 loss = sift(batch)
             gradients(self._model, loss)
@@ -202,7 +199,8 @@ class Rounds:
         # The first call compiles, for every share; of batches of one row none does.
         for keep in self._keeps if self._scores[SINGLE_PASS] else self._keeps[:1]:
             sift.selector = Percentile(keep=keep)
-            self._time((SINGLE_PASS, keep), step)
+            # The compiler marks its input tensors, and these are the user's.
+            self._time((SINGLE_PASS, keep), partial(step, tree.clone(item.data)))
         self._scores[SINGLE_PASS].setdefault(index, sift.losses)
         self.seconds_compiling = sift.stats.seconds_compiling
 

@@ -545,6 +545,18 @@ def test_a_loss_that_is_not_a_number_is_kept_and_shows():
     assert 5 in sift.selection.positions
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_state_saved_after_a_loss_that_is_not_finite_goes_on(value):
+    inputs, targets = images(120)
+    inputs[5] = value
+    sift, other = (SinglePass(Mlp(), F.cross_entropy, keep=0.9, check=False) for _ in range(2))
+    sift(inputs, targets)
+    other.load_state_dict(sift.state_dict())
+    inputs, targets = images(120)
+    sift(inputs, targets), other(inputs, targets)
+    assert sift.selection.positions.equal(other.selection.positions)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings(  # importing Inductor defines modules with it
     "ignore:`torch.jit.script_method` is:DeprecationWarning"

@@ -145,7 +145,7 @@ class BatchSelection:
             learn(scores)
         if self._record.on_nonfinite != "error":
             return self._select_finite(scores, scores.isfinite(), count, source)
-        ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        ranked = scores.nan_to_num(nan=torch.finfo(scores.dtype).max)
         selection = self.selector.select(ranked, self._generator, count)
         note = partial(count_nonfinite, source.position, source.epoch, self._stats)
         self._record.reads.add(note, scores)

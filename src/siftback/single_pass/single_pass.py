@@ -296,8 +296,8 @@ class SinglePass(nn.Module):
         started = time.perf_counter()
         if keep != self.selector.keep:
             cast(Any, self.selector).set_keep(keep)  # the schedule has checked that it can
-        # NaN ranks highest, so that it appears in the loss if it is kept.
-        ranked = losses.nan_to_num(nan=torch.inf)
+        # NaN ranks highest, so that it appears in the loss if it is kept. A history has numbers.
+        ranked = losses.nan_to_num(nan=torch.finfo(losses.dtype).max)
         valid = self._reduction.valid(targets, count)
         if valid is not None:
             ranked = ranked.masked_fill(~valid.reshape(count, -1).any(1), 0)

@@ -62,11 +62,9 @@ def prune(
     check_shares(drop, keep, window)
     order = torch.randperm(len(scores), generator=torch.Generator().manual_seed(check_seed(seed)))
     order = order[scores[order].argsort(stable=True)]
-    if per_class is None:
-        ranked = [order]
-    else:
-        classes = check_classes(per_class, len(scores))[order]
-        ranked = [order[classes == label] for label in sorted(set(classes.tolist()))]
+    together = torch.zeros_like(order)
+    classes = together if per_class is None else check_classes(per_class, len(scores))[order]
+    ranked = [order[classes == label] for label in torch.unique(classes)]
     indices = torch.cat([keep_ranks(group, drop, keep, window) for group in ranked])
     if not len(indices):
         option = f"drop={drop}" if window is None else f"window={window}"

@@ -225,8 +225,7 @@ def check_distinct(indices: Tensor, examples: int) -> Tensor:
     """
     indices = check_tensor("indices", indices, "int64", "n").cpu()
     check_within("indices", indices, examples, "give indices of the data set")
-    ordered = indices.sort().values
-    if (ordered[1:] == ordered[:-1]).any():
+    if len(torch.unique(indices)) < len(indices):
         raise BatchError(
             "an index appears twice in one update: call update once for each of its predictions"
         )

@@ -177,8 +177,7 @@ def error_norms(logits: Tensor, labels: Tensor) -> Tensor:
     >>> error_norms(torch.zeros(1, 2), torch.tensor([1]))
     tensor([0.7071])
     """
-    errors = logits.softmax(1)
-    errors = errors.scatter_add(1, labels.unsqueeze(1), errors.new_full((len(labels), 1), -1.0))
+    errors = logits.softmax(1) - F.one_hot(labels, logits.shape[1])
     return cast(Tensor, torch.linalg.vector_norm(errors, dim=1))
 
 
@@ -314,9 +313,7 @@ def mean_scores(
             f"the data gave {len(values)} examples of {max(examples, int(order.max()) + 1)}: give "
             "all of them, with drop_last=False and no sampler that leaves any out"
         )
-    ordered = torch.empty_like(values)
-    ordered[order] = values
-    return ordered
+    return values[order.argsort()]
 
 
 def check_order(loader: Iterable[Any]) -> None:

@@ -114,10 +114,9 @@ class AlignPrune(EpochRule):
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments, by name, that a state must have been saved with to fit."""
-        known = {}
-        if self.reference is not None:
-            known = {"reference": f"crc32 {tensor_checksum(self.reference):08x}"}
-        return super().settings() | known
+        if self.reference is None:
+            return super().settings()
+        return super().settings() | {"reference": f"crc32 {tensor_checksum(self.reference):08x}"}
 
     def scores(self, epoch: int) -> Tensor:
         """Returns float32[examples]: `alignment_scores`, or the last losses in the first passes."""

@@ -337,6 +337,13 @@ def indexed(model: nn.Module, batch: Any) -> Tensor:
     return -model(inputs).log_softmax(1)[torch.arange(len(labels)), labels]
 
 
+def selected(model: nn.Module, batch: Any) -> Tensor:
+    inputs, labels = batch
+    outputs, rows = model(inputs), torch.arange(len(labels))
+    outputs = outputs.index_select(0, rows) + outputs.gather(0, rows[:, None].expand_as(outputs))
+    return F.cross_entropy(outputs.square(), labels, reduction="none")
+
+
 def popped(model: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(model(batch["x"]), batch.pop("y"), reduction="none")
 
@@ -347,6 +354,7 @@ HABITS = {
     "weights that are rescaled": Case(lambda: Words(max_norm=1.0), images, CASES["mlp"].losses),
     "inputs that are written to": Case(Scaling, images, CASES["mlp"].losses),
     "numbers of rows": Case(Mlp, images, indexed),
+    "rows that are selected": Case(Mlp, images, selected),
     "a dict that is emptied": Case(Mlp, lambda: dict(zip("xy", images(), strict=True)), popped),
 }
 

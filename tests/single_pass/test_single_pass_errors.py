@@ -59,6 +59,11 @@ class Similarity(nn.Module):
         return (x @ x.T).softmax(1) @ x
 
 
+class Flattened(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(-1, 4)[torch.arange(4 * len(x)) // 4 * 4].reshape(len(x), -1)
+
+
 def with_layer(layer: nn.Module) -> nn.Module:
     torch.manual_seed(0)
     flat = 3 * SIDE**2
@@ -73,6 +78,7 @@ def with_layer(layer: nn.Module) -> nn.Module:
         (Fixed(), "fixed at 12"),
         (Filter(), "depends on the data"),
         (Similarity(), "more than one dimension"),
+        (Flattened(), "an index counts the tokens of all"),
     ],
     ids=lambda value: type(value).__name__,
 )

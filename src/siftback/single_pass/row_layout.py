@@ -8,7 +8,7 @@ be an expression of them.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import sympy
@@ -75,11 +75,10 @@ class GraphLayouts(NamedTuple):
 
     def indexes_rows(self, node: fx.Node) -> bool:
         """Returns whether a tensor holds numbers of examples: ``rows`` of ``x[rows, y]``."""
-        users: Any = [user for user in node.users if operation(user) in ("index", "index_put")]
         return node.meta["val"].dtype == torch.int64 and any(
             index is node and batch_factor(size, self.batch) == 1
-            for user in users
-            for size, index in zip(user.args[0].meta["val"].shape, user.args[1], strict=False)
+            for user in node.users
+            for index, size in _indexed(user)
         )
 
 
@@ -99,6 +98,9 @@ def find_layouts(graph: fx.Graph) -> GraphLayouts:
         if isinstance(value, Tensor):
             if layout := find_layout(node, by_name, batch):
                 by_name[node.name] = layout
+            for index, size in _indexed(node):
+                if has_batch(size, batch) and batch_factor(size, batch) != 1 and index:
+                    by_name[index.name] = Unknown("an index counts the tokens of all")
         elif isinstance(value, torch.SymInt):
             if free_unbacked_symbols(value):
                 by_name[node.name] = Unknown(f"size {value} depends on the data")
@@ -139,6 +141,15 @@ def find_layout(node: fx.Node, by_name: Mapping[str, Layout], batch: Symbols) ->
     if isinstance(layout, RowLayout) and not any(isinstance(f, int) for f in layout[1:]):
         return Unknown(f"shape {_written(shape)} has lengths on both sides of the batch")
     return layout
+
+
+def _indexed(node: Any) -> Iterable[tuple[Any, Any]]:
+    """Returns each index of an operation, None for a whole dimension, and the dimension's size."""
+    if operation(node) in ("index", "index_put"):
+        return zip(node.args[1], node.args[0].meta["val"].shape, strict=False)
+    if operation(node) in ("index_select", "gather", "index_add", "scatter_add"):
+        return [(node.args[2], node.args[0].meta["val"].shape[node.args[1]])]
+    return []
 
 
 def _coupling(node: Any) -> str:

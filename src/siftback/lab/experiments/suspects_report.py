@@ -13,7 +13,6 @@ import torch
 from rich.console import Group
 from torch import Tensor
 
-from siftback.arguments import check_integer
 from siftback.errors import ConfigError
 from siftback.installation import install_command
 from siftback.lab.records.columns import read_columns, write_columns
@@ -105,6 +104,8 @@ def suspects_tables(runs: Mapping[str, pd.DataFrame], most: int) -> Group:
         runs: The suspects by run.
         most: How many examples of the first run to list.
     """
+    if most < 0:
+        raise ConfigError(f"most={most}: give an integer, at least 0")
     name, first = next(iter(runs.items()))
     caption = "cleanlab by the trained model's probabilities, which are in-sample."
     if "wrong" in first:
@@ -119,8 +120,7 @@ def suspects_tables(runs: Mapping[str, pd.DataFrame], most: int) -> Group:
                 for share_name, share in zip(("precision", "recall"), shares, strict=True):
                     row[share_name] = NOT_REACHED if math.isnan(share) else f"{share:.3f}"
             summary.append(row)
-    examples = rank_suspects(first).head(check_integer("most", most, 0))
-    examples = examples.assign(score=examples["score"].map("{:.2f}".format))
+    examples = rank_suspects(first)[:most].assign(score=lambda x: x.score.map("{:.2f}".format))
     return Group(
         terminal(summary, title="Examples thought mislabelled", caption=caption),
         "",

@@ -27,7 +27,7 @@ from siftback.lab.run.train import Training
 from siftback.lab.strategies.table import library_name
 
 TITLE = "Seconds of a step over those of a plain step of the same cost, in turns"
-EXAMPLES, STEPS, TURNS, WARMED = 9000, 5, 30, 0.25
+EXAMPLES, STEPS, TURNS, WARMED = 7500, 5, 30, 0.25
 
 
 def cases() -> dict[str, Plan]:

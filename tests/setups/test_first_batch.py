@@ -340,15 +340,3 @@ def test_one_loss_of_a_batch_is_refused_where_weights_will_come(make):
     assert loader.weights.tolist() == [1] * 8
     with pytest.raises(ConfigError, match="have weights, which cannot be applied"):
         loader.loss(F.cross_entropy(model(x), y), reduced=True)
-
-
-@pytest.mark.parametrize(("size", "keep"), [(1, 0.5), (4, 0.9)])
-@pytest.mark.parametrize("warmup", [0, 1])
-def test_batches_all_of_which_are_kept_are_refused_and_chance_is_not(size, keep, warmup):
-    data, model = shuffled().dataset, network()
-    chosen = {"keep": keep, "epochs": 2, "schedule": Schedule(warmup=Epochs(warmup))}
-    plain = DataLoader(data, size)
-    with pytest.raises(ConfigError, match=f"batches of {size}, all of which keep={keep} keeps"):
-        next(iter(SelectiveLoader(plain, model, F.cross_entropy, **chosen)))
-    loader = SelectiveLoader(plain, model, F.cross_entropy, exact=False, **chosen)
-    assert sum(len(x) for _ in range(2) for x, _ in loader) < 2 * len(data)

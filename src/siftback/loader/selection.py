@@ -14,7 +14,6 @@ from siftback.arguments import check_choice, check_flag
 from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.collating import explaining, undisturbed
-from siftback.batches.order import batches_of
 from siftback.batches.source import Source
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
@@ -113,20 +112,13 @@ class BatchSelection:
             is_pass: Whether selection may be on in this epoch.
 
         Raises:
-            ConfigError: If the selector or the scorer is of another training, or batches are so
-                small that all of each are kept.
+            ConfigError: If the selector or the scorer is of another training.
             LossError: If a score is not finite and ``on_nonfinite="error"``, of an accelerator in a
                 later step; or if fewer scores are finite than examples must be kept.
         """
         done, schedule = source.epochs_done, self._schedule
         if not self.is_tried and source.epoch == 0:
             check_untrained(self.selector, self.scorer)
-        size = 0 if self.is_tried else getattr(batches_of(source.loader), "batch_size", 0)
-        if size and self.exact and self.keep < 1 and count_of(self.keep, size) == size:
-            raise ConfigError(
-                f"batches of {size}, all of which keep={self.keep:g} keeps: give larger batches, "
-                "or in one process exact=False, which leaves the number to chance"
-            )
         is_on = is_pass and self._is_on(done, source.position)
         if not (is_on or self.is_tried):
             self.try_scores(batch, source.place)

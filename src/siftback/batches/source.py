@@ -5,7 +5,6 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
-from operator import length_hint
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -162,7 +161,7 @@ class Source:
     @property
     def is_exhausted(self) -> bool:
         """Whether all batches of this epoch were read, though the loop did not end yet."""
-        return 0 < length_hint(self.loader) <= self.position
+        return 0 < (self._length() or 0) <= self.position
 
     @property
     def knows_indices(self) -> bool:
@@ -182,7 +181,7 @@ class Source:
     def epochs_done(self) -> float:
         """Epochs done, with the fraction of the current one where the loader has a length."""
         if self.position and self._batches is None:  # known with the first batch at the latest
-            self._batches = length_hint(self.loader)
+            self._batches = self._length() or 0
         length = self._batches if self.position else 0
         return self.epoch + (min(self.position / length, 1.0) if length else 0.0)
 
@@ -204,11 +203,12 @@ class Source:
         if self._state:  # nothing was read since it was loaded
             return self._state
         workers = self._iterated and bool(getattr(self.loader, "persistent_workers", False))
+        length = self._length()
         state = {
             "settings": self.settings(),
             "epoch": self.epoch,
             "position": self.position,
-            "batches": length_hint(self.loader, -1),
+            "batches": -1 if length is None else length,
             "workers": workers,
             # As text, since a checkpoint of many processes leaves out a list without entries.
             "lists": None if self.lists is None else json.dumps(sorted(self.lists)),
@@ -301,6 +301,11 @@ class Source:
         self.epoch, self.position, self._batches = state["epoch"], state["position"], None
         self.lists = saved_lists(state)
         self._state = state
+
+    def _length(self) -> int | None:
+        with suppress(TypeError):  # of an iterable without a length
+            return len(self.loader)
+        return None
 
     def _ordered(self, state: dict[str, Any]) -> Iterator[Any]:
         order, sampler = self._order, sampler_of(self.loader)

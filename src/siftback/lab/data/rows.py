@@ -158,8 +158,7 @@ def read_table(path: Path, name: str, types: Mapping[str, pa.DataType] = {}) -> 
 
 def is_numeric(kind: pa.DataType) -> bool:
     """Returns whether a column of this type holds numbers, or truth values."""
-    types = pa.types
-    checks = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     return any(check(kind) for check in checks)
 
 

@@ -98,9 +98,8 @@ def terminal_rows(comparison: Comparison, leave_out: Collection[str] = ()) -> li
         comparison: The comparison.
         leave_out: Short names of columns to leave out.
     """
-    names = {name: short for name, short in _TERMINAL.items() if short not in leave_out}
     return [
-        {short: row[name] for name, short in names.items() if name in row}
+        {short: row[n] for n, short in _TERMINAL.items() if n in row and short not in leave_out}
         for row in rows(comparison)
     ]
 

@@ -22,7 +22,7 @@ from siftback.lab.figures.figure import Panel, Series
 from siftback.lab.figures.styles import FLAT, RATIOS
 from siftback.lab.figures.titles import group_by_settings, images, setup_with_noise, weight_decay
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import counted, listed
+from siftback.lab.records.formatting import NOT_REACHED, counted, listed
 from siftback.lab.records.frame import OUTCOMES, Outcome, judge, read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric, run_label
 from siftback.lab.strategies.table import PLAIN, library_name
@@ -88,6 +88,7 @@ class MethodRatio(NamedTuple):
         ratio: The ratio.
         leaves_out: Whether it left anything out: in an epoch or less a rule does not. It is plain
             training there, and a ratio the noise of a device that computes no step twice alike.
+        seconds: Of a step, over those of a plain step of the same cost; None if not measured.
     """
 
     experiment: Experiment
@@ -97,6 +98,7 @@ class MethodRatio(NamedTuple):
     epochs: float
     ratio: BudgetRatio
     leaves_out: bool
+    seconds: float | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -109,6 +111,13 @@ class MethodRatio(NamedTuple):
     def words(self) -> str:
         """The ratio; on a flat curve the verdict in its place."""
         return f"flat: {self.outcome}" if self.ratio.flat else str(self.ratio)
+
+    @property
+    def in_seconds(self) -> str:
+        """The ratio over the seconds of a step; a dash where there is none."""
+        if not self.seconds or self.ratio.flat:
+            return NOT_REACHED
+        return str(Bounded(self.ratio.ratio.value / self.seconds, self.ratio.ratio.side))
 
     @property
     def plain_end(self) -> str | None:

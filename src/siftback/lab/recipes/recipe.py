@@ -211,8 +211,6 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
         "keep": parse_numbers,
         "matched": parse_switch,
     }
-    known = [*SETTINGS, *_OF_PLAN]
-    known.remove("seeds")  # which are an option
     changes: dict[str, Any] = {}
     for assignment in texts:
         name, equals, text = assignment.partition("=")
@@ -220,7 +218,7 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {assignment}: give a key and a value, such as epochs=2")
         if name in changes:
             raise ConfigError(f"--set {name}: given more than once; give each key once")
-        check_keys("--set", [name], known)
+        check_keys("--set", [name], [*SETTINGS, *readers])  # seeds are an option
         changes[name] = readers[name](name, text) if name in readers else text
     return changes
 

@@ -1,7 +1,7 @@
 """Parts of the README and of other pages that are from the records, and the README's picture."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -11,17 +11,12 @@ from matplotlib.figure import Figure
 
 from siftback.errors import ConfigError
 from siftback.lab.figures import pays, styles
-from siftback.lab.figures.budget_ratios import Bounded
 from siftback.lab.figures.drawing import FORMATS, encode_canvas, format_tick
 from siftback.lab.papers import by_recipe
-from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown
-from siftback.lab.report.pages import BENCHMARKS, rows_of
+from siftback.lab.report.pages import BUDGET
 from siftback.lab.strategies.table import library_name
-
-BUDGET = 4.0
-"""In epochs: at which most methods were measured."""
 
 # What is shown: the title of an experiment, a method of it, and a budget in epochs.
 EXPERIMENT, DATA = "cnn-8 on mnist", "MNIST"
@@ -51,13 +46,11 @@ def write_parts(ratios: Sequence[pays.MethodRatio], results: Path, page: Path) -
     Raises:
         ConfigError: If the records lack what a part says.
     """
-    seconds = rows_of(results / BENCHMARKS, "Seconds of a step", "over plain")
-    over_plain = {row["setting"]: row["measured"] for row in seconds}
     texts: dict[str, Callable[[], str]] = {
         "headline": lambda: describe_saving(ratios),
         "demo": lambda: describe_demo(results / DEMO),
         "step cost": lambda: describe_step(results / STEPS, results / GPU),
-        "budget ratios": lambda: ratio_table(ratios, over_plain),
+        "budget ratios": lambda: ratio_table(ratios),
         "the papers' numbers": lambda: markdown(list(by_recipe(results))),
     }
     text, written = page.read_text(encoding="utf-8") if page.is_file() else "", []
@@ -94,7 +87,7 @@ def shown_ratios(ratios: Sequence[pays.MethodRatio]) -> list[pays.MethodRatio]:
     ]
 
 
-def ratio_table(ratios: Sequence[pays.MethodRatio], seconds: Mapping[str, float]) -> str:
+def ratio_table(ratios: Sequence[pays.MethodRatio]) -> str:
     """Lays out the budget ratios of `Memory()`, in Markdown.
 
     A row for each experiment, of `shown_ratios`. A ratio is bold where it is above 1 for sure, see
@@ -102,28 +95,21 @@ def ratio_table(ratios: Sequence[pays.MethodRatio], seconds: Mapping[str, float]
 
     Args:
         ratios: Those of all methods.
-        seconds: Seconds of a step by `Memory()` over those of a plain step, by experiment. The
-            ratio of seconds is that of budgets over them; a dash where there is none.
 
     Raises:
         ConfigError: If there are none of `Memory()`.
     """
-    rows = []
-    for method in shown_ratios(ratios):
-        title, ratio = method.experiment.title, method.ratio
-        in_seconds = NOT_REACHED
-        if title in seconds and not ratio.flat:
-            in_seconds = str(Bounded(ratio.ratio.value / seconds[title], ratio.ratio.side))
-        rows.append(
-            {
-                "data and model": title,
-                "epochs": f"{method.budget:g}",
-                "budget ratio": f"**{ratio}**" if method.exceeds(1) else str(ratio),
-                "95 % interval": ratio.interval,
-                "seeds": str(ratio.seeds),
-                "in seconds": in_seconds,
-            }
-        )
+    rows = [
+        {
+            "data and model": method.experiment.title,
+            "epochs": f"{method.budget:g}",
+            "budget ratio": f"**{method.ratio}**" if method.exceeds(1) else str(method.ratio),
+            "95 % interval": method.ratio.interval,
+            "seeds": str(method.ratio.seeds),
+            "in seconds": method.in_seconds,
+        }
+        for method in shown_ratios(ratios)
+    ]
     if not rows:
         raise ConfigError(
             f"there are no budget ratios of {pays.DEFAULT_LABEL}. Record some: siftback run pays"

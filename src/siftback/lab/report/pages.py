@@ -40,6 +40,9 @@ from siftback.lab.records.tables import markdown, pivot
 from siftback.lab.report.verdict import RULE, Verdict, describe_remaining, headline, verdicts
 from siftback.lab.strategies.table import library_name
 
+BUDGET = 4.0
+"""In epochs: at which most methods were measured, and the seconds of their steps."""
+
 BENCHMARKS = "benchmarks"
 MAP = "map"
 RARE = "rare"
@@ -77,7 +80,7 @@ def write_page(results: Path, page: Path) -> tuple[list[Comparison], list[pays.M
     judged = [verdict for verdict in of_others if verdict.compared]
     main, compared = main_verdicts(judged), {verdict.comparison for verdict in judged}
     measured = pays.experiments(comparisons)
-    methods = pays.method_ratios(measured)
+    methods = with_seconds(pays.method_ratios(measured), results / BENCHMARKS)
     write_from_template(
         "results.md.j2",
         results,
@@ -212,7 +215,21 @@ def _single_budgets(methods: Sequence[pays.MethodRatio]) -> list[dict[str, str]]
 
 
 def _with_interval(end: pays.MethodRatio) -> str:
-    return end.words if end.ratio.flat else f"{end.words} ({end.ratio.interval})"
+    seconds = "" if end.in_seconds == NOT_REACHED else f", {end.in_seconds} in seconds"
+    return end.words if end.ratio.flat else f"{end.words} ({end.ratio.interval}){seconds}"
+
+
+def with_seconds(methods: Sequence[pays.MethodRatio], folder: Path) -> list[pays.MethodRatio]:
+    """Returns ratios with the seconds of steps that ``benchmarks/seconds.py`` measured.
+
+    Args:
+        methods: The ratios.
+        folder: Holds the records of the benchmarks.
+    """
+    rows = rows_of(folder, "Seconds of a step")
+    seconds = {(row["setting"], row["what"], BUDGET): row["measured"] for row in rows}
+    keys = ((end.experiment.title, library_name(end.label), end.budget) for end in methods)
+    return [end._replace(seconds=seconds.get(key)) for end, key in zip(methods, keys, strict=True)]
 
 
 def _by_method(noisy: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
@@ -305,10 +322,10 @@ def rows_of(folder: Path, title: str, *names: str) -> list[dict[str, Any]]:
     Args:
         folder: Holds a JSON file for each benchmark.
         title: What their titles begin with.
-        names: Of the rows: what they measure.
+        names: Of the rows: what they measure; all without any.
     """
     titled = [record for record in benchmarks_of(folder)[0] if record["title"].startswith(title)]
-    return [row for record in titled for row in record["rows"] if row["what"] in names]
+    return [row for record in titled for row in record["rows"] if row["what"] in names or not names]
 
 
 def _by_rule(rates: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

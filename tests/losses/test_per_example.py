@@ -46,6 +46,48 @@ FUNCTIONS = {
 }
 
 
+class Focal(nn.Module):
+    """A focal loss of a user's own, whose gamma a loop may change."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma, self.reduction = 0.0, "mean"
+
+    def forward(self, outputs, targets):
+        losses = F.cross_entropy(outputs, targets, reduction="none")
+        losses = (1 - torch.exp(-losses)) ** self.gamma * losses
+        return losses.mean() if self.reduction == "mean" else losses
+
+
+CHANGED = {
+    "smoothing": (nn.CrossEntropyLoss, {"label_smoothing": 0.5}),
+    "weight": (nn.CrossEntropyLoss, {"weight": WEIGHTS}),
+    "own": (Focal, {"gamma": 2.0}),
+}
+
+
+@pytest.mark.parametrize(("kind", "settings"), CHANGED.values(), ids=CHANGED)
+def test_settings_of_a_loss_that_change_in_training_are_followed(kind, settings):
+    """As where a loop lowers the smoothing from epoch to epoch."""
+    loss_fn, expected = kind(), kind()
+    losses_of, memory = per_example(loss_fn), Memory()
+    data = torch.utils.data.TensorDataset(LOGITS, CLASSES)
+    loader = torch.utils.data.DataLoader(data, batch_size=len(data))
+    loader = SelectiveLoader(loader, memory=memory, epochs=2)
+    criterion, before = loader.watch(loss_fn), losses_of(LOGITS, CLASSES)
+    for name, value in settings.items():
+        setattr(loss_fn, name, value)
+        setattr(expected, name, value)
+    expected.reduction = "none"
+    losses = expected(LOGITS, CLASSES)
+    assert not losses.allclose(before)
+    assert losses_of(LOGITS, CLASSES).equal(losses)
+    for outputs, targets in loader:
+        criterion(outputs.requires_grad_(), targets)
+    assert memory.table.values[:, 0].equal(losses)
+    assert loss_fn.reduction == "mean"
+
+
 # Sequences of 5, 2, 1 and no valid positions, and the losses that ignore the rest.
 IGNORING = {
     "functional": (F.cross_entropy, -100),

@@ -390,6 +390,17 @@ def test_it_may_be_compiled_itself():
     assert_same(ours, theirs)
 
 
+def test_settings_of_a_loss_that_change_in_training_are_followed():
+    model, loss_fn = nn.Linear(8, 4), nn.CrossEntropyLoss()
+    single_pass = SinglePass(model, loss_fn, keep=1 / 2, check=False, steps_per_epoch=1)
+    inputs, targets = torch.randn(16, 8), torch.arange(16) % 4
+    for smoothing in (0.0, 0.5, 0.1):
+        loss_fn.label_smoothing = smoothing
+        loss = single_pass(inputs, targets)
+        kept = single_pass.selection.positions
+        torch.testing.assert_close(loss, loss_fn(model(inputs[kept]), targets[kept]))
+
+
 def test_losses_outputs_and_stats_are_at_hand():
     torch.manual_seed(0)
     model, (inputs, targets) = Mlp(), images()

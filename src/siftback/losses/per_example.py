@@ -108,23 +108,20 @@ class Reduction:
         # A compiled module would pass on to the user's module what is set on it.
         inner: Any = getattr(loss_fn, "_orig_mod", loss_fn)
         self.loss_fn, self._inner, self._unreduced = loss_fn, inner, loss_fn
-        self.name: str = "none"
-        self.takes_name = True
-        if isinstance(inner, nn.Module) and hasattr(inner, "reduction"):
-            unreduced: Any = copy.copy(inner)
-            self.name, unreduced.reduction = unreduced.reduction, "none"
-            self._unreduced = unreduced
-        elif "reduction" in loss_parameters(inner):
+        self._is_copied = isinstance(inner, nn.Module) and hasattr(inner, "reduction")
+        self.takes_name = self._is_copied or "reduction" in loss_parameters(inner)
+        self.name: str = loss_option(inner, "reduction", "none")
+        if self._is_copied:
+            self._unreduced = copy.copy(inner)
+            self.copy_settings()
+        elif self.takes_name:
             for name in ("size_average", "reduce"):
                 if loss_option(inner, name, None) is not None:
                     raise ConfigError(
                         f"{self} with {name}={loss_option(inner, name, None)}, which overrides its "
                         "reduction: give reduction= in its place"
                     )
-            self.name = loss_option(inner, "reduction", "none")
             self._unreduced = functools.partial(inner, reduction="none")
-        else:
-            self.takes_name = False
         self._names = list(loss_parameters(inner))
         self.ignored = ignored_index(inner) if self.takes_name else None
         # Those of PyTorch that ignore an index divide by the weights of classes, if there are any.
@@ -134,6 +131,11 @@ class Reduction:
 
     def __str__(self) -> str:
         return loss_name(self._inner)
+
+    def copy_settings(self) -> None:
+        """Takes over what was changed of a loss module since, such as its label smoothing."""
+        if self._is_copied:
+            vars(self._unreduced).update(vars(self._inner), reduction="none")
 
     def check_name(self) -> None:
         """Checks that the reduction is one of PyTorch's.
@@ -174,6 +176,8 @@ class Reduction:
         Raises:
             LossError: As for `per_example`.
         """
+        if self._is_copied and not torch.compiler.is_compiling():
+            self.copy_settings()
         values = self._unreduced(*arguments, **options)
         if not self.takes_name or values.ndim == 0:
             return values

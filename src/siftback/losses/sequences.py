@@ -234,14 +234,12 @@ def find_head(model: Any, *, shift: bool | None = None) -> Head:
         choices = owner.__name__.endswith("ForMultipleChoice")
         problem = "single_label_classification" if choices else None
         return Head("sequences", problem=problem or getattr(config, "problem_type", None))
+    if shift is None and owner.__name__.endswith(_TOKENS):
+        return Head("tokens")
+    if shift is None and owner.__name__.endswith(_LANGUAGE):
+        shift = loss_shifts(inner, owner, is_seq2seq)
     if shift is not None:
         return Head("tokens", shift, needs_labels=is_seq2seq)
-    if owner.__name__.endswith(_TOKENS):
-        return Head("tokens")
-    if owner.__name__.endswith(_LANGUAGE):
-        shifts = loss_shifts(inner, owner, is_seq2seq)
-        if shifts is not None:
-            return Head("tokens", shifts, needs_labels=is_seq2seq)
     raise ConfigError(
         f"which labels the logits of {owner.__name__} are compared with is not known from its "
         "class: give losses=fn(model, batch), which returns one loss per example. Only where its "
@@ -284,10 +282,9 @@ def find_head_of_outputs(outputs: Any, labels: Tensor, shift: bool | None) -> He
                 "probabilities of classes: give the model in place of its outputs"
             )
         return Head("sequences")
-    if shift is not None or hasattr(outputs, "log_probs"):
+    is_unshifted = any(output in name for output in _UNSHIFTED_OUTPUTS)
+    if shift is not None or is_unshifted or hasattr(outputs, "log_probs"):
         return Head("tokens", bool(shift))
-    if any(output in name for output in _UNSHIFTED_OUTPUTS):
-        return Head("tokens")
     if name.endswith("CausalLMOutputWithPast"):
         return Head("tokens", shift=True)
     raise ConfigError(

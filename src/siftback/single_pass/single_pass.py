@@ -215,6 +215,7 @@ class SinglePass(nn.Module):
         check_averaging(self, averaged=self._check)
         if torch.is_grad_enabled():
             self._check_step(whole, targets, count, device)
+        self._reduction.copy_settings()
         terms = self._terms(whole, count)
         self.losses = check_losses(self._reduction.losses(terms.detach(), None, targets), count)
         self.stats.seen += count * torch.is_grad_enabled()

@@ -39,8 +39,8 @@ def explain(error: Exception, model: nn.Module) -> SiftbackError:
     if isinstance(error, FailOnRecompileLimitHit):
         return TraceError(
             "single-pass compiles this model again for each new shape of an example or value of a "
-            "number in the batch or the model, and they keep changing: pad sequences to a few "
-            "lengths, or leave out of the model what fixes their length, such as a loop over "
+            "number in the batch, the model or the loss, and they keep changing: pad sequences to "
+            "a few lengths, or leave out of the model what fixes their length, such as a loop over "
             "positions; give numbers as tensors or buffers; nothing trained so far is lost"
         )
     message = str(error)

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from siftback import Epochs, Memory, Share
 
 EXAMPLES, BATCH, EPOCHS, EVERY = 1024, 32, 6, 8
-STATISTICS = ("kept_fraction", "backwards", "seconds_selection", "left_out", "share")
+STATISTICS = ("kept_share", "backwards", "seconds_selection", "left_out", "share")
 
 Series = dict[str, list[tuple[int, float]]]
 """Of each statistic, the steps and values that a framework logged."""

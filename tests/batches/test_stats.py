@@ -117,7 +117,7 @@ def test_loggers_get_one_flat_dict_of_floats(stats):
 def test_integrations_log_five_entries_of_either_kind(stats):
     logged = stats.log_entries(share=0.3)
     assert all(type(value) is float for value in logged.values())
-    assert logged["sift/kept_fraction"] == stats.kept_share == 0.5
+    assert logged["sift/kept_share"] == stats.kept_share == 0.5
     assert logged["sift/backwards"] == stats.backwards
     assert logged["sift/left_out"] == stats.left_out == stats.considered - stats.kept > 0
     assert logged["sift/seconds_selection"] == stats.seconds_selection
@@ -125,7 +125,7 @@ def test_integrations_log_five_entries_of_either_kind(stats):
     single = SinglePassStats(seen=100, considered=60, kept=20).log_entries(share=1.0)
     assert single.keys() == logged.keys()
     assert (single["sift/backwards"], single["sift/left_out"]) == (60.0, 40.0)
-    assert Stats().log_entries(1.0)["sift/kept_fraction"] == 1.0, "before any was considered"
+    assert Stats().log_entries(1.0)["sift/kept_share"] == 1.0, "before any was considered"
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package and of what it brings

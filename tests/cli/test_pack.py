@@ -28,7 +28,7 @@ def test_a_packed_comparison_is_resumed_with_another_seed(call, tmp_path):
     after = Comparison.read(tmp_path / "c")
     assert (after.runs[:1], len(after.runs)) == (before, 2)
     assert all(after.evaluations(run) for run in after.runs)
-    assert call("pack", tmp_path)[1] == "2 files packed, of 1 comparisons\n"
+    assert call("pack", tmp_path)[1] == "2 files packed, of 1 comparison\n"
     assert Comparison.read(tmp_path / "c") == after
 
 
@@ -37,7 +37,7 @@ def test_a_summary_that_stays_is_told(call, tmp_path):
     add(made, "traditional", POINTS)
     (tmp_path / "summary.json").write_text("{")
     status, printed, err = call("pack", tmp_path)
-    assert (status, printed) == (0, "1 files packed, of 1 comparisons\n")
+    assert (status, printed) == (0, "1 file packed, of 1 comparison\n")
     assert "summary.json stays" in err
 
 

@@ -31,8 +31,7 @@ pytestmark = EXPECTED_WARNINGS
 STEPS = COUNT // BATCH
 FIRST_EPOCH = Schedule(warmup=Epochs(1))
 ENTRIES = {
-    f"sift/{name}"
-    for name in ("kept_fraction", "backwards", "seconds_selection", "left_out", "share")
+    f"sift/{name}" for name in ("kept_share", "backwards", "seconds_selection", "left_out", "share")
 }
 
 
@@ -60,7 +59,7 @@ def test_a_csv_file_has_the_statistics_at_each_logging_step(fit, tmp_path):
     rows = rows_of(logger)
     assert [int(row["step"]) for row in rows] == list(range(1, trainer.global_step, 2))
     assert rows[-1].keys() > ENTRIES
-    assert float(rows[0]["sift/kept_fraction"]) == 1.0
+    assert float(rows[0]["sift/kept_share"]) == 1.0
     assert float(rows[0]["sift/backwards"]) == 2 * BATCH
     assert float(rows[-1]["sift/backwards"]) == stats.backwards
     assert 0 < float(rows[-1]["sift/seconds_selection"]) <= stats.seconds_selection

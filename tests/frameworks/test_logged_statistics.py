@@ -25,7 +25,7 @@ def test_a_logger_s_file_has_every_statistic_at_each_logging_step(name, tmp_path
     entries = statistics.EPOCHS if "Keras" in name else STEPS // statistics.EVERY
     assert list(map(len, map(series.get, statistics.STATISTICS))) == [entries] * 5
     values = {statistic: [value for _, value in series[statistic]] for statistic in series}
-    assert values["share"][0] == values["kept_fraction"][0] == 1  # in the warm-up
+    assert values["share"][0] == values["kept_share"][0] == 1  # in the warm-up
     assert 0 < min(values["share"]) < 1 == values["share"][-1]  # in the tail
     assert values["left_out"] == sorted(values["left_out"])
     step, backwards = series["backwards"][-1]

@@ -91,7 +91,7 @@ class SelectionStats(ABC):
                 is under way, or by the selector as its schedule has it; 1 while all are kept.
 
         Returns:
-            Five entries: ``sift/kept_fraction``, the share of the considered examples that was kept
+            Five entries: ``sift/kept_share``, the share of the considered examples that was kept
             so far, 1 before any was considered; ``sift/backwards``, backward passes so far, in
             examples; ``sift/seconds_selection``, seconds in selection so far;
             ``sift/left_out``, examples left out so far, read or not; and ``sift/share``, as passed.
@@ -99,14 +99,14 @@ class SelectionStats(ABC):
         >>> stats = Stats(seen=100, unread=30, considered=50, kept=20, released=70)
         >>> for name, number in stats.log_entries(share=0.4).items():
         ...     print(name, number)
-        sift/kept_fraction 0.4
+        sift/kept_share 0.4
         sift/backwards 70.0
         sift/seconds_selection 0.0
         sift/left_out 30.0
         sift/share 0.4
         """
         return {
-            "sift/kept_fraction": self.kept_share,
+            "sift/kept_share": self.kept_share,
             "sift/backwards": float(self.backwards),
             "sift/seconds_selection": self.seconds_selection,
             "sift/left_out": float(self.left_out),

@@ -92,7 +92,7 @@ def score_command(
     """
     from siftback.lab.experiments.example_scores import overlap_table, score_examples
     from siftback.lab.records.folder import check_writable
-    from siftback.lab.records.formatting import readable
+    from siftback.lab.records.formatting import counted, readable
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
@@ -108,7 +108,7 @@ def score_command(
         table = score_examples(score, early, seed, update=reporter.scoring)
     table.write(out)
     typer.echo(
-        f"{out}: {score} of {len(table.labels)} examples by {models} models, "
+        f"{out}: {score} of {len(table.labels)} examples by {counted(models, 'model')}, "
         f"{table.origin['seconds']:.1f} s, {readable(table.origin['cost'])} forwards"
     )
 

@@ -139,6 +139,7 @@ def pack_command(folders: list[Path]) -> None:
         folders: Folders that siftback compare wrote, or that hold such.
     """
     from siftback.lab.records.folder import SUMMARY, comparison_folders, pack
+    from siftback.lab.records.formatting import counted
 
     paths = [path for folder in folders for path in comparison_folders(folder)]
     if not paths:
@@ -147,4 +148,5 @@ def pack_command(folders: list[Path]) -> None:
     moved, problems = zip(*map(pack, paths), strict=True)
     for problem in chain(*problems):
         typer.echo(problem, err=True)
-    typer.echo(f"{sum(moved)} files packed, of {sum(map(bool, moved))} comparisons")
+    packed, among = counted(sum(moved), "file"), counted(sum(map(bool, moved)), "comparison")
+    typer.echo(f"{packed} packed, of {among}")

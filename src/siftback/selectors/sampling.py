@@ -88,8 +88,7 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     >>> choose_exactly(torch.tensor([0.0, 1.0, 0.0, 0.5, 0.5]), 2, torch.Generator().manual_seed(1))
     tensor([1, 4])
     """
-    device = probabilities.device
-    size = len(probabilities)
+    device, size = probabilities.device, len(probabilities)
     if count == size:
         return torch.arange(size, device=device)
     order = move(torch.randperm(size, generator=generator), device)

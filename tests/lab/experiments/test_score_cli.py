@@ -23,7 +23,7 @@ def test_score_prune_and_train_on_what_is_kept(call: Call, tmp_path: Path) -> No
     brief = (*QUICK, "--models", "1", "--epochs", "1")
     status, printed, err = call("score", *brief, "--score", "el2n", "--out", table)
     assert status == 0, err
-    assert "el2n of 200 examples by 1 models" in printed
+    assert "el2n of 200 examples by 1 model," in printed
     columns = parquet.read_table(table)
     assert columns.column_names == ["index", "label", "score", "model_0"]
     assert columns["index"].to_pylist() == list(range(200))

@@ -127,6 +127,25 @@ def test_losses_by_name_are_those_that_keras_trains_with(name):
     assert found.tolist() == pytest.approx(one_by_one, rel=1e-5)
 
 
+class Powers(keras.losses.Loss):
+    """A loss of a user's own, whose power a callback may change."""
+
+    power = 1.0
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred) ** self.power, axis=-1)
+
+
+def test_settings_of_a_loss_that_change_in_training_are_followed():
+    loss = Powers()
+    model = compiled(SelectiveModel(network(), 0.5, warmup=0), loss)
+    y, outputs = torch.eye(3), torch.tensor([[0.5, 0.5, 0.0]] * 3)
+    for power in (1.0, 2.0, 3.0):
+        loss.power = power
+        expected = (y - outputs).abs().pow(power).mean(1)
+        assert model.losses_of(y, outputs).tolist() == pytest.approx(expected.tolist())
+
+
 def test_masked_positions_are_no_part_of_a_sequence_s_loss():
     x = np.array([[1, 2, 0, 0], [1, 2, 3, 4], [2, 0, 0, 0]])
     y = np.arange(12).reshape(3, 4) % 3

@@ -472,19 +472,20 @@ class LossOfEach:
     def __init__(self, loss: Any, y: Any, y_pred: Any) -> None:
         self.compiled = loss
         resolved = get_loss(keras.tree.flatten(loss)[0], y, y_pred)
-        self._name, self._reduction = resolved.name, resolved.reduction
         if type(resolved).__call__ is not keras.losses.Loss.__call__:
             raise LossError(
-                f"the loss {self._name} overrides __call__, so that it cannot be computed for each "
-                "example: override call(y_true, y_pred), which gives one loss per example"
+                f"the loss {resolved.name} overrides __call__, so that it cannot be computed for "
+                "each example: override call(y_true, y_pred), which gives one loss per example"
             )
         # Keras's own copy() would write the loss to a file.
-        self._each = object.__new__(type(resolved))
+        self._resolved, self._each = resolved, object.__new__(type(resolved))
         vars(self._each).update(vars(resolved), reduction="none")
         self._ndim = self._check(y, y_pred)
 
     def __call__(self, y: Any, y_pred: Any, sample_weight: Any) -> Tensor:
         """float[N], of targets, outputs and the examples' own weights."""
+        # What a loop changes of the loss, such as a gamma, is changed here too.
+        vars(self._each).update(vars(self._resolved), reduction="none")
         values: Tensor = self._each(y, y_pred)
         candidates = getattr(y_pred, "_keras_mask", None), sample_weight
         factors = [factor for factor in candidates if factor is not None]
@@ -511,10 +512,10 @@ class LossOfEach:
         Raises:
             ConfigError: If it does.
         """
-        if self._reduction == "mean_with_sample_weight":
+        if self._resolved.reduction == "mean_with_sample_weight":
             raise ConfigError(
-                f'the loss {self._name} has reduction="mean_with_sample_weight", which would '
-                "undo the loss weights of the selection: leave reduction= out"
+                f'the loss {self._resolved.name} has reduction="mean_with_sample_weight", which '
+                "would undo the loss weights of the selection: leave reduction= out"
             )
 
     def _check(self, y: Any, y_pred: Any) -> int:
@@ -530,7 +531,7 @@ class LossOfEach:
                 )
         if not fits:
             raise LossError(
-                f"the loss {self._name} does not give one loss per example (its shape is "
+                f"the loss {self._resolved.name} does not give one loss per example (its shape is "
                 f"{list(values.shape)} for {count} examples): give a loss whose value for an "
                 "example depends on that example alone, without a mean over the batch"
             )

@@ -166,7 +166,9 @@ def command(
     """
 
     def decorate(function: Command) -> Command:
-        text, described = _split_docstring(function)
+        text, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
+        entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
+        described = {name: " ".join(entry.split()) for name, entry in entries}
 
         @wraps(function)
         def call(**arguments: Any) -> None:
@@ -196,13 +198,6 @@ def command(
         return call
 
     return decorate
-
-
-def _split_docstring(function: Command) -> tuple[str, dict[str, str]]:
-    """Returns the text of a docstring before ``Args``, and the descriptions of its arguments."""
-    text, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
-    return text, {name: " ".join(entry.split()) for name, entry in entries}
 
 
 def _own_option(parameter: inspect.Parameter, described: dict[str, str]) -> inspect.Parameter:

@@ -95,7 +95,9 @@ class DeviceReplica:
             if done:
                 done.synchronize()
                 scores.record_stream(torch.cuda.current_stream(scores.device))
-                self._time_syncs()
+                while self._syncs and self._syncs[0][1].query():  # type: ignore[no-untyped-call]
+                    begun, ended = self._syncs.popleft()
+                    self.seconds_sync += begun.elapsed_time(ended) / 1000
             return scores
 
         return wait
@@ -127,11 +129,6 @@ class DeviceReplica:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
-
-    def _time_syncs(self) -> None:
-        while self._syncs and self._syncs[0][1].query():  # type: ignore[no-untyped-call]
-            begun, done = self._syncs.popleft()
-            self.seconds_sync += begun.elapsed_time(done) / 1000
 
 
 class ProcessReplica:

@@ -414,20 +414,16 @@ class EpochDraw:
         if drawn.draws and len(weights):
             drawn.lr_scale = float(self.rule.lr_scale(weights))
         self.passes.append(drawn)
-        if self._number == 0 and 0 < drawn.whole == drawn.size and not drawn.is_scoring:
-            self._warn_of_single_pass()
-        self._number += 1
-        self.seconds += time.perf_counter() - started
-
-    def _warn_of_single_pass(self) -> None:
-        """Warns if training ends with the first pass, of which nothing is left out."""
         epochs, begins = self.epochs or math.inf, self.schedule.span(self.epochs)[0]
-        if begins < epochs <= 1:
+        is_whole = 0 < drawn.whole == drawn.size and not drawn.is_scoring
+        if self._number == 0 and is_whole and begins < epochs <= 1:  # the first pass is the last
             warnings.warn(
                 f"{type(self.rule).__name__} leaves nothing out of {epochs:g} epoch, as it first "
                 "remembers the losses of all examples: train for more epochs, or without it",
-                stacklevel=4,
+                stacklevel=3,
             )
+        self._number += 1
+        self.seconds += time.perf_counter() - started
 
     def _ones(self) -> Tensor:
         return torch.ones(self.rule.rows, dtype=torch.float32)

@@ -250,7 +250,10 @@ def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
     order = getattr(args, "train_sampling_strategy", "random")
     config = args.accelerator_config
     loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
-    owners = find_owners(trainer, mixin, *loading)
+    kinds = type(trainer).__mro__
+    between = kinds[kinds.index(mixin) + 1 :]  # and the Trainer, by which nothing is overridden
+    overriding = [next(kind for kind in between if name in vars(kind)) for name in loading]
+    owners = [owner.__name__ for owner in overriding if owner is not Trainer]
     indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     indexed = indexed and not isinstance(data, IterableDataset)
     split = bool(config.split_batches or config.dispatch_batches)
@@ -264,14 +267,6 @@ def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
         "dataloader_in_order=False, by which draws cannot go: leave it out": not keeps_order,
         "torch_compile: leave it out": args.torch_compile,
     }
-
-
-def find_owners(trainer: Trainer, mixin: type, *methods: str) -> list[str]:
-    """Returns the classes between the mixin and the Trainer that override a method, for each."""
-    kinds = type(trainer).__mro__
-    after = kinds[kinds.index(mixin) + 1 :]
-    owners = [next(kind for kind in after if method in vars(kind)) for method in methods]
-    return [owner.__name__ for owner in owners if owner is not Trainer]
 
 
 def observe_outputs(

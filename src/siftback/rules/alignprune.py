@@ -122,18 +122,14 @@ class AlignPrune(EpochRule):
         """Returns float32[examples]: `alignment_scores`, or the last losses in the first passes."""
         last = epoch % self.window  # the column of the oldest pass, which this one will overwrite
         if epoch < self.window:
-            return self._last_losses(last)
+            losses = self.values.roll(-last, 1)  # the latest pass comes last
+            latest = (~losses.isnan() * torch.arange(1, self.window + 1)).argmax(1, keepdim=True)
+            return losses.gather(1, latest).squeeze(1)
         means = self.table.values[: self._examples]
         if self.reference is not None:
             means = means[self.reference]
         means = means.double().masked_fill(~means.isfinite(), torch.nan).nanmean(0)
         return alignment_scores(self.values, means)
-
-    def _last_losses(self, column: int) -> Tensor:
-        """float32[examples], of the latest pass in which each was trained on; else NaN."""
-        losses = self.values.roll(-column, 1)
-        latest = (~losses.isnan() * torch.arange(1, self.window + 1)).argmax(1, keepdim=True)
-        return losses.gather(1, latest).squeeze(1)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns `infobatch_weights` of the scores, and makes room for the losses of the pass.

@@ -23,8 +23,12 @@ def reuse_memory(graph: fx.Graph) -> None:
         graph: An ATen graph with fake tensors as ``meta["val"]``; changed.
     """
     for node in graph.nodes:
-        overwriting = in_place_variant(node)
-        if not overwriting:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+            continue
+        variant = getattr(torch.ops.aten, f"{operation(node)}_", None)
+        overwriting = getattr(variant, target._overloadname, None)
+        if not overwriting or torch.Tag.pointwise not in target.tags:  # of elementwise ones
             continue
         commutes = operation(node) in _COMMUTE and not node.kwargs
         for operand in node.args[: 1 + commutes]:
@@ -37,17 +41,6 @@ def reuse_memory(graph: fx.Graph) -> None:
 def operation(node: fx.Node) -> str:
     """Returns the name of a node's ATen operation; "" if it is something else."""
     return str(getattr(node.target, "_opname", ""))
-
-
-def in_place_variant(node: fx.Node) -> torch._ops.OpOverload | None:
-    """Returns the in-place variant of an elementwise operation; None if there is none."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
-        return None
-    if torch.Tag.pointwise not in target.tags:
-        return None
-    variant = getattr(torch.ops.aten, f"{operation(node)}_", None)
-    return getattr(variant, target._overloadname, None)
 
 
 def can_overwrite(node: fx.Node, operand: fx.Node) -> bool:

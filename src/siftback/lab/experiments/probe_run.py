@@ -12,10 +12,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from siftback import ProbeResult, Scorer, probe
+from siftback import ProbeResult, probe
 from siftback.errors import ConfigError
 from siftback.lab import forward
-from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.load import load
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
@@ -56,7 +55,14 @@ def probe_settings(
     # There is no warm-up, so that it is not the peak.
     optimizer = forward.build_optimizer(model, replace(settings, lr=settings.lr / 5))
     stream = forward.batch_stream(settings, data, settings.batch_size, SEED)
-    scorers = cheap_scorers(settings, data)
+    # In a training in bfloat16 the exact scores are of that type already.
+    half = () if forward.autocast_of(settings) else ("bf16",)
+    strategies = {name: STRATEGIES[f"sb-{name}"] for name in (*half, "int8", "small", "proxy")}
+    scorers = {
+        name: strategy.scorer(settings, data, None)
+        for name, strategy in strategies.items()
+        if strategy.scorer and data.kind in strategy.kinds
+    }
     brief = time.monotonic() + SHARE * seconds
     for batch in itertools.islice(stream, STEPS):
         with forward.autocast_context(settings, batch[0].device):
@@ -80,18 +86,6 @@ def probe_settings(
         seconds=max(seconds - (time.monotonic() - started), seconds / 2),
         seed=SEED,
     )
-
-
-def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
-    """Returns the scorers beside the exact one, by the end of their strategy's name."""
-    # In a training in bfloat16 the exact scores are of that type already.
-    half = () if forward.autocast_of(settings) else ("bf16",)
-    strategies = {name: STRATEGIES[f"sb-{name}"] for name in (*half, "int8", "small", "proxy")}
-    return {
-        name: strategy.scorer(settings, data, None)
-        for name, strategy in strategies.items()
-        if strategy.scorer and data.kind in strategy.kinds
-    }
 
 
 def scorer_name(name: str) -> str:

@@ -233,7 +233,14 @@ def ends_by_budget(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         positive = min(min(line.y) for line in series) > 0
         labels = f"budget, in epochs of {PLAIN}", experiment.metric.axis
         panel = Panel(experiment.title, *labels, "line", series, log_x=True, log_y=positive)
-        yield Finding(_best_end(experiment, lines), views={"budget": [panel]})
+        # The best end at the largest budget that any method was measured at.
+        others = {label: ends for label, ends in lines.items() if label != TRADITIONAL}
+        budget = max(max(ends) for ends in others.values())
+        means = {name: fmean(end[budget].values()) for name, end in others.items() if budget in end}
+        best = min(means, key=means.__getitem__)
+        title, baseline = f"{experiment.title}, {budget:g} epochs", experiment.means.get(budget)
+        sentence = best_end(title, experiment.metric, library_name(best), means[best], baseline)
+        yield Finding(sentence, views={"budget": [panel]})
 
 
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
@@ -276,16 +283,6 @@ def with_curve(comparisons: Sequence[Comparison]) -> Iterator[list[Comparison]]:
         budgets = {item.arguments.get("budget") for item in group if TRADITIONAL in item.by_label()}
         if len(budgets - {None}) >= LEAST_POINTS:
             yield group
-
-
-def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
-    """At the largest budget that any method was measured at."""
-    methods = {label: ends for label, ends in lines.items() if label != TRADITIONAL}
-    budget = max(max(ends) for ends in methods.values())
-    means = {name: fmean(ends[budget].values()) for name, ends in methods.items() if budget in ends}
-    best = min(means, key=means.__getitem__)
-    title, baseline = f"{experiment.title}, {budget:g} epochs", experiment.means.get(budget)
-    return best_end(title, experiment.metric, library_name(best), means[best], baseline)
 
 
 def _ratio_sentence(ratios: Sequence[MethodRatio]) -> str:

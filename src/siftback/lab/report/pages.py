@@ -73,7 +73,8 @@ def write_page(results: Path, page: Path) -> tuple[list[Comparison], list[pays.M
     """
     if not results.is_dir():
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
-    comparisons, damaged = comparisons_of(results)
+    apart = BENCHMARKS, MAP, RARE, TUNING
+    comparisons, damaged = read_within(item for item in results.iterdir() if item.name not in apart)
     others = without_tables(comparisons)
     separate = [item for item in comparisons if item not in others]
     of_others = verdicts(others)
@@ -141,20 +142,6 @@ def written(label: str) -> str:
     """
     name = library_name(label)
     return f"`{name}`" if name.endswith(")") else name
-
-
-def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
-    """Returns the comparisons under a folder of results that were judged on a test set.
-
-    Args:
-        results: As for `write_page`.
-
-    Returns:
-        They, and what is damaged, a line each.
-    """
-    return read_within(
-        folder for folder in results.iterdir() if folder.name not in (BENCHMARKS, MAP, RARE, TUNING)
-    )
 
 
 def read_within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
@@ -409,7 +396,11 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
     on_map = pays.method_ratios(pays.experiments(of_map))
     methods = sorted([*on_map, *elsewhere], key=lambda method: method.experiment.title)
     worst = join_findings("worst", pays.worst_findings(methods))
-    figure = picture_of(methods)
+    # The panels of the default alone, side by side.
+    cases = pays.group_for_map(methods).get(pays.DEFAULT_LABEL, ())
+    joined = join_findings("map", pays.map_findings(pays.DEFAULT_LABEL, cases))
+    panels = [*chain(*joined.views.values())] if isinstance(joined, Figure) else []
+    figure = replace(joined, views={"both": panels}) if isinstance(joined, Figure) else None
     write_from_template(
         "map.md.j2",
         results,
@@ -430,15 +421,6 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
     picture = page.with_name(PICTURE)
     picture.write_bytes(render(figure, "svg"))
     return [page, picture]
-
-
-def picture_of(methods: Sequence[pays.MethodRatio]) -> Figure | None:
-    """Returns the panels of the default alone, side by side; None where there are none."""
-    cases = pays.group_for_map(methods).get(pays.DEFAULT_LABEL, ())
-    figure = join_findings("map", pays.map_findings(pays.DEFAULT_LABEL, cases))
-    if not isinstance(figure, Figure):
-        return None
-    return replace(figure, views={"both": [*chain.from_iterable(figure.views.values())]})
 
 
 def by_budget(cases: Sequence[pays.MethodRatio]) -> list[dict[str, str]]:

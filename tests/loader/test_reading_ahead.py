@@ -272,19 +272,45 @@ def test_a_second_gradient_of_a_step_has_the_weights_of_the_first():
     assert weights == {1.0, 2.0}
 
 
+def counted(loader):
+    """Epochs of which a loop takes as many batches as there are, and does not ask for the end."""
+    for _ in range(EPOCHS):
+        yield from itertools.islice(loader, len(loader))
+
+
+def counted_and_set(loader):
+    for epoch in range(EPOCHS):
+        loader.set_epoch(epoch)
+        yield from itertools.islice(loader, len(loader))
+
+
+def to_the_end(loader):
+    for _ in range(EPOCHS):
+        yield from loader
+
+
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 @pytest.mark.parametrize("size", [7, 8])  # of which the last batch is smaller, and is not
-def test_losses_that_come_after_the_next_epoch_has_begun_are_an_error(ahead, size):
+@pytest.mark.parametrize("epochs_of", [to_the_end, counted, counted_and_set])
+def test_losses_that_come_after_the_next_epoch_has_begun_are_an_error(ahead, size, epochs_of):
     wrapped = DataLoader(Numbered(spread(64)), size, shuffle=True)
     loader = SelectiveLoader(wrapped, memory=Memory(keep=0.5), epochs=EPOCHS)
-    endless = itertools.chain.from_iterable(itertools.repeat(loader, EPOCHS))
 
     def train():
-        for batch in reading_ahead(endless, ahead):
+        for batch in reading_ahead(epochs_of(loader), ahead):
             loader.record(batch["loss"])
 
     with pytest.raises((ConfigError, LossError), match="before the next epoch begins"):
         train()
+
+
+@pytest.mark.parametrize("epochs_of", [counted, counted_and_set])
+def test_a_last_batch_that_a_loop_leaves_untrained_may_be_its_last(epochs_of):
+    loader = learning()
+    for place, batch in enumerate(epochs_of(loader)):
+        if place % len(loader) < len(loader) - 1:
+            loader.record(batch["loss"])
+    assert loader.stats.released == EPOCHS * COUNT
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])

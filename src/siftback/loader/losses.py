@@ -178,6 +178,17 @@ class LossRecord:
         """
         return bool(self._queue) and 0 < self._size != self._queue[-1].batch.size
 
+    def check_left(self) -> None:
+        """Checks that no losses are to come of an epoch whose batches were all given.
+
+        A loop that did not ask for its end may have them, if it reads ahead; else it left it.
+
+        Raises:
+            ConfigError: If they are.
+        """
+        if 0 < self._ahead < MOST_AHEAD - 1:
+            self.check_used(self.skips_last)
+
     def check_used(self, most: int) -> None:
         """Checks that losses and weights of all batches given were used, or all but ``most``.
 

@@ -412,7 +412,13 @@ class Pipeline(ABC):
         self.source.end_epoch()
 
     def drop_remaining(self) -> None:
-        """Drops what is left of an epoch of which training did not ask for all batches."""
+        """Drops what is left of an epoch of which training did not ask for all batches.
+
+        Raises:
+            ConfigError: As for `LossRecord.check_left`, or if no losses or weights were used.
+        """
+        if self.source.is_exhausted and not self.is_set:
+            self.record.check_left()
         self.record.end_epoch()
         self.record.clear()
         self.pool.abandon()
@@ -425,11 +431,11 @@ class Pipeline(ABC):
             self.is_set = not epoch.is_over
         elif not epoch.is_over or source.is_within:
             self.finish_step()
+            self.drop_remaining()
             if source.is_exhausted:  # of a loaded state too
                 self.end_source(epoch)
             else:
                 self.leave_source()
-            self.drop_remaining()
             self.epoch = NO_EPOCH
         source.set_epoch(number)
         if not source.is_within and not source.is_resumed:

@@ -339,6 +339,13 @@ class EndlessOfALength(Endless):
         return COUNT
 
 
+class EndlessOfBillions(EndlessOfALength):
+    """As RandomSampler(data, replacement=True, num_samples=int(1e10)) of a loop of steps."""
+
+    def __len__(self):
+        return 10**10
+
+
 class EndlessBatches(BatchSampler):
     def __iter__(self):
         while True:
@@ -348,6 +355,7 @@ class EndlessBatches(BatchSampler):
 ENDLESS = {
     "without a length": lambda data: DataLoader(data, 10, sampler=Endless(data)),
     "with a length": lambda data: DataLoader(data, 10, sampler=EndlessOfALength(data)),
+    "of 10 billion": lambda data: DataLoader(data, 10, sampler=EndlessOfBillions(data)),
     "batches": lambda data: DataLoader(
         data, batch_sampler=EndlessBatches(SequentialSampler(data), 10, drop_last=False)
     ),
@@ -359,7 +367,9 @@ ENDLESS = {
     [
         ("without a length", {"memory": Memory(0.5, warmup=Epochs(1))}),
         ("with a length", {"memory": Memory(0.5, warmup=Epochs(1))}),
+        ("of 10 billion", {"memory": Memory(0.5, warmup=Epochs(1))}),
         ("with a length", {"selector": Uniform(keep=1)}),
+        ("of 10 billion", {"selector": Uniform(keep=1)}),
         ("batches", {"selector": Uniform(keep=1)}),
     ],
 )

@@ -20,6 +20,7 @@ from siftback.batches.generators import Generators
 from siftback.errors import BatchError, StateError
 from siftback.state import Check, Stateful, integer, tensor_checksum
 
+_MOST_PASSES = 1000  # of an epoch over the data set, if that is of a million examples or more
 END: Any = object()  # after the last batch; not None, which arrays compare to by element
 
 _ENDLESS = (
@@ -131,9 +132,8 @@ class TrackedBatches(Sampler[list[Any]]):
 
     def _usual_length(self) -> int:
         """Returns how many batches an epoch has: its length, or those of the whole data set."""
-        with suppress(TypeError):
-            return len(self)
-        return -(-self._examples // (getattr(self.batches, "batch_size", None) or 1))
+        size = getattr(self.batches, "batch_size", None) or 1
+        return len(self) if ends(self, self._examples, size) else -(-self._examples // size)
 
     def resume(self, batches: Iterable[Any]) -> None:
         """Has the next epoch that is begun consist of these batches."""
@@ -166,6 +166,26 @@ class TrackedBatches(Sampler[list[Any]]):
             self._thread = get_ident()
             yield self._asked[-1]
         self._order, self.is_over = iter(()), True  # a generator could not be copied
+
+
+def ends(order: Any, examples: int, batch_size: int = 1) -> bool:
+    """Returns whether an order has a length that a training comes to the end of.
+
+    One for a loop that counts steps may say 10 billion, of which an epoch would never end.
+
+    Args:
+        order: An order of examples, or of batches.
+        examples: The number of examples of the data set.
+        batch_size: Examples per batch.
+
+    >>> from torch.utils.data import RandomSampler
+    >>> data = range(100)
+    >>> [ends(RandomSampler(data, True, count), len(data)) for count in (200, 10**10)]
+    [True, False]
+    """
+    with suppress(TypeError):
+        return len(order) * batch_size < _MOST_PASSES * max(examples, 1_000_000)
+    return False
 
 
 def count_batches(examples: int, batch_size: int, drop_last: bool = False) -> int:

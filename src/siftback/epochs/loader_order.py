@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from siftback.batches.order import (
     SelectiveBatches,
+    ends,
     index_tensor,
     is_plain,
     is_trackable,
@@ -111,7 +112,7 @@ class FilteredSampler(Sampler[int]):
     def __init__(self, sampler: Iterable[int], draw: EpochDraw) -> None:
         self.sampler, self.draw = sampler, draw
         self._is_weighted = repeats(sampler) or hasattr(sampler, "weights")
-        self.is_sized = hasattr(sampler, "__len__")
+        self.is_sized = ends(sampler, draw.rule.examples)
         draw.shorter |= not self.is_sized
         draw.sampled = len(cast(Sized, sampler)) if self.is_sized else UNSIZED
         examples = f" of {len(cast(Sized, sampler))} examples" if gives_each_once(sampler) else ""

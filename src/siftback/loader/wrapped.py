@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from siftback.arguments import format_value
 from siftback.batches.indices import CARRY, examples_of, length_of
-from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
+from siftback.batches.order import batches_of, ends, is_plain, is_trackable, keeps_order, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.source import Source
 from siftback.epochs.epoch_draw import EpochDraw
@@ -247,7 +247,7 @@ def sizes_of(loader: Any) -> tuple[int, int, int]:
     if isinstance(sampler, FilteredSampler):  # whose length may be of the last epoch
         sampler = sampler.sampler
     with suppress(TypeError):  # of a sampler without a length
-        if is_trackable(loader) and is_plain(batches):
+        if is_trackable(loader) and is_plain(batches) and ends(sampler, examples_of(loader) or 0):
             examples = len(sampler)
             if getattr(sampler, "replays", False):  # of which a draw may leave out some
                 examples = sampler.examples // sampler.world

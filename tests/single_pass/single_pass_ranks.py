@@ -82,6 +82,46 @@ def beside():
     return DistributedDataParallel(Other(2, 2))
 
 
+class Scaled(nn.Module):
+    """A loss with a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, outputs, targets):
+        return F.cross_entropy(outputs * self.scale, targets, reduction="none")
+
+
+class Holding(nn.Module):
+    """A network that has its loss as a part."""
+
+    def __init__(self):
+        super().__init__()
+        self.network, self.loss_fn = network(), Scaled()
+
+    def forward(self, inputs):
+        return self.network(inputs)
+
+
+def loss_beside():
+    return DistributedDataParallel(SinglePass(network(), Scaled(), keep=KEEP))
+
+
+def loss_in_a_function():
+    loss_fn = Scaled()
+
+    def losses(model, batch):
+        return loss_fn(model(batch[0]), batch[1])
+
+    return DistributedDataParallel(SinglePass(network(), losses=losses, keep=KEEP))
+
+
+def loss_within():
+    model = Holding()
+    return DistributedDataParallel(SinglePass(model, model.loss_fn, keep=KEEP))
+
+
 def sharded():
     model = network()
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
@@ -110,7 +150,8 @@ def main(out):
     half = trained(lambda sift: sift, rank, steps=range(STEPS // 2))["state"]
     rest = range(STEPS // 2, STEPS)
     found["resumed"] = trained(lambda sift: sift, rank, state=half, steps=rest)
-    for make in (unaveraged, inner, beside, sharded, sharded_later, by_hand):
+    losses = loss_beside, loss_in_a_function, loss_within
+    for make in (unaveraged, inner, beside, *losses, sharded, sharded_later, by_hand):
         found[make.__name__] = refusal(make)
     with torch.no_grad():
         found["evaluation"] = refusal(unaveraged)

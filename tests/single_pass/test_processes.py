@@ -49,6 +49,8 @@ def test_each_goes_on_bit_for_bit(ranks):
         ("unaveraged", "2 processes train, and SinglePass is not called by DistributedData"),
         ("inner", r"wrap the other way round, DistributedDataParallel(SinglePass(model, ...))"),
         ("beside", "2 processes train, and SinglePass is not called by DistributedData"),
+        ("loss_beside", "the losses depend on a parameter [3] that is not the model's"),
+        ("loss_in_a_function", "the losses depend on a parameter [3] that is not the model's"),
         ("sharded", "FSDP (fully_shard) keeps only a shard"),
         ("sharded_later", "FSDP (fully_shard) keeps only a shard"),
     ],
@@ -58,6 +60,6 @@ def test_what_would_let_processes_diverge_is_refused(ranks, name, message):
         assert message in rank[name]
 
 
-@pytest.mark.parametrize("name", ["by_hand", "evaluation"])
-def test_one_may_average_gradients_oneself_and_evaluate(ranks, name):
+@pytest.mark.parametrize("name", ["by_hand", "evaluation", "loss_within"])
+def test_one_may_average_gradients_oneself_evaluate_and_train_a_loss_within_the_model(ranks, name):
     assert [rank[name] for rank in ranks] == [None, None]

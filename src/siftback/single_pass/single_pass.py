@@ -337,8 +337,9 @@ class SinglePass(nn.Module):
 
         with untouched(self.model, None, device):
             # Copies, as a model may write to its inputs.
-            loss = kept_loss(self._terms(tree.clone(batch), count), rows, divisor, self._pending)
-            fast = gradients(self.model, loss)
+            terms = self._terms(tree.clone(batch), count)
+            check_parameters(terms)
+            fast = gradients(self.model, kept_loss(terms, rows, divisor, self._pending))
 
         def plain(factors_of: Callable[[Tensor], Tensor]) -> Gradients:
             with untouched(self.model, None, device):
@@ -406,3 +407,24 @@ def check_averaging(single_pass: nn.Module, averaged: bool) -> None:
             "processes would diverge: call DistributedDataParallel(SinglePass(model, ...)). If "
             "you average gradients yourself, give SinglePass(check=False)"
         )
+
+
+def check_parameters(losses: Tensor) -> None:
+    """Checks that all parameters behind some losses are averaged, if any are.
+
+    Raises:
+        ConfigError: If ``DistributedDataParallel`` calls this, and does not know one of them, such
+            as a parameter of the loss function.
+    """
+    wrapper: Any = DistributedDataParallel._active_ddp_module
+    averaged = {*map(id, wrapper.parameters())} if wrapper else set()
+    nodes: list[Any] = [losses.grad_fn] if wrapper else []
+    for node in nodes:  # and those behind it, down to the parameters
+        nodes += [behind for behind, _ in node.next_functions if behind]
+        parameter = getattr(node, "variable", None)
+        if isinstance(parameter, nn.Parameter) and id(parameter) not in averaged:
+            raise ConfigError(
+                f"the losses depend on a parameter {list(parameter.shape)} that is not the "
+                "model's, whose gradient DistributedDataParallel(SinglePass(model, ...)) does not "
+                "average: make it a part of the model, such as by model.loss_fn = loss_fn"
+            )

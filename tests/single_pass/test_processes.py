@@ -1,9 +1,16 @@
 """Two real processes: gradients of kept rows, averaged."""
 
+import re
+
 import pytest
 import torch
 from single_pass_ranks import RATE, STEPS, batch_of, network
+from torch import nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from siftback.errors import ConfigError
+from siftback.single_pass.single_pass import check_parameters
 
 pytestmark = pytest.mark.distributed
 
@@ -58,6 +65,20 @@ def test_each_goes_on_bit_for_bit(ranks):
 def test_what_would_let_processes_diverge_is_refused(ranks, name, message):
     for rank in ranks:
         assert message in rank[name]
+
+
+def test_parameters_are_found_behind_inputs_that_many_paths_lead_to(monkeypatch):
+    known = nn.Linear(2, 2)
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", known)
+    for parameter, refused in ((known.bias, False), (nn.Parameter(torch.ones(2)), True)):
+        losses = parameter
+        for _ in range(60):  # of which each doubles the paths
+            losses = losses + losses.sin()
+        if refused:
+            with pytest.raises(ConfigError, match=re.escape("depend on a parameter [2]")):
+                check_parameters(losses)
+        else:
+            check_parameters(losses)
 
 
 @pytest.mark.parametrize("name", ["by_hand", "evaluation", "loss_within"])

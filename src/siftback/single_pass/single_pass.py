@@ -420,7 +420,7 @@ def check_parameters(losses: Tensor) -> None:
     averaged = {*map(id, wrapper.parameters())} if wrapper else set()
     nodes: list[Any] = [losses.grad_fn] if wrapper else []
     for node in nodes:  # and those behind it, down to the parameters
-        nodes += [behind for behind, _ in node.next_functions if behind]
+        nodes += [behind for behind, _ in node.next_functions if behind and behind not in nodes]
         parameter = getattr(node, "variable", None)
         if isinstance(parameter, nn.Parameter) and id(parameter) not in averaged:
             raise ConfigError(

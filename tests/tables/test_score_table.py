@@ -187,6 +187,31 @@ def test_a_file_of_another_kind_is_refused_and_left_as_it_is(tmp_path, content):
     assert path.read_bytes() == content
 
 
+@contextlib.contextmanager
+def no_larger_files(size):
+    """Has writes beyond a size fail as on a full disk, after what fits was written."""
+    resource = pytest.importorskip("resource")  # which Windows has not
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["opened", "grown"])
+def test_a_table_that_grew_on_a_full_disk_is_as_before(written, columns, again):
+    path, values = written
+    table = ScoreTable(40, columns, path=path)
+    with no_larger_files(path.stat().st_size + 4 * columns * 5 + 1):  # within a value
+        table.grow(90)
+    if again:  # once there is room
+        table.grow(90)
+        assert table.values[40:].isnan().all()
+    same(ScoreTable(40, columns, path=path).values[:40], values)
+
+
 def test_a_file_of_another_number_of_columns_is_refused(written, columns):
     path, _ = written
     with pytest.raises(StateError, match=f"with 2 columns, and begins with .*: {columns} columns"):

@@ -100,6 +100,16 @@ def test_half_an_entry_is_one_that_was_not_made(path):
     same(table.values, values)
 
 
+def test_a_journal_that_is_removed_is_missed_by_the_next_loss(path):
+    file, columns = path
+    table = ScoreTable(path=file, columns=columns)
+    table.state_dict()
+    file.with_name("scores.table.undo").unlink()
+    with pytest.raises(FileNotFoundError, match=r"scores.table.undo"):
+        table.record(torch.arange(3), torch.ones(3, columns))
+    assert table.values.isnan().all()
+
+
 def test_what_was_not_recorded_is_found_out(path):
     file, columns = path
     table = ScoreTable(path=file, columns=columns)

@@ -11,7 +11,7 @@ from torch import Tensor
 from siftback.errors import StateError
 from siftback.state import integer, text
 from siftback.tables.file_lock import FileLock
-from siftback.tables.undo_journal import UndoJournal
+from siftback.tables.undo_journal import UndoJournal, append_whole
 
 FILE_STATE = {
     **dict.fromkeys(("file", "identity"), text),
@@ -68,9 +68,8 @@ class TableFile:
         self._check()
         count = (rows - len(self.values)) * self._columns
         missing = np.full(min(_CHUNK, count), np.nan, np.float32)
-        with self.path.open("ab") as file:
-            for start in range(0, count, _CHUNK):
-                file.write(missing[: count - start].data)
+        chunks = (missing[: count - start].data for start in range(0, count, _CHUNK))
+        append_whole(self.path, _HEADER + self._array.nbytes, chunks)
         self._map(rows)
 
     def write(self, indices: Tensor, columns: slice, values: Tensor) -> None:

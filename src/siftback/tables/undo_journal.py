@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,7 @@ class UndoJournal:
         self._changed = np.zeros(0, np.uint8)  # a bit for each row that changed since the last mark
         self.is_begun = False
         files = self._files()
-        for file, first, entries in files:  # half an entry at the end is cut off
-            os.truncate(file, _HEADER + len(entries) * self._entry.itemsize)
+        for file, first, entries in files:
             self._first, self._count, self.is_begun = first, len(entries), file == self._now
         if files and not self.is_begun:  # killed as the second file was begun
             self._begin(self._first + self._count)
@@ -124,13 +123,7 @@ class UndoJournal:
         self._first, self._count, self._written, self.is_begun = first, 0, 0, True
 
     def _append(self, entries: npt.NDArray[Any]) -> None:
-        size = _HEADER + self._count * self._entry.itemsize
-        try:
-            with self._now.open("ab") as file:
-                file.write(entries.data)
-        except OSError:
-            os.truncate(self._now, size)  # of a write that was cut short, the disk being full
-            raise
+        append_whole(self._now, _HEADER + self._count * self._entry.itemsize, [entries.data])
         self._count += len(entries)
         self._written += len(entries)
 
@@ -150,3 +143,20 @@ class UndoJournal:
                     entries = np.memmap(path, self._entry, "r", offset=_HEADER, shape=(count,))
                 files.append((path, first, entries))
         return files
+
+
+def append_whole(path: Path, size: int, chunks: Iterable[memoryview]) -> None:
+    """Writes all of some chunks at the end of a file, or none where the disk is full.
+
+    Args:
+        path: The file, which exists.
+        size: Its bytes before them; what a write that was cut short left after these goes.
+        chunks: What to write.
+    """
+    try:
+        with path.open("r+b") as file:
+            file.seek(size)
+            file.writelines(chunks)
+    except OSError:
+        os.truncate(path, size)
+        raise

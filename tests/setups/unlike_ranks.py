@@ -82,6 +82,16 @@ def squared(outputs, targets):
     return (outputs[:, 0] - targets) ** 2
 
 
+def loaded(batches):
+    """A loader that goes on within an epoch, after some batches."""
+    stopped, loader = remembering(), remembering()
+    for _, _ in zip(range(batches), stopped, strict=False):
+        stopped.record(torch.ones(len(stopped.indices)))
+        state = stopped.state_dict()
+    loader.load_state_dict(state)
+    return loader
+
+
 def stepped(**settings):
     """The first step of a single pass, when it is asked for."""
     sift = siftback.SinglePass(nn.Linear(2, 2), F.cross_entropy, **({"keep": 0.5} | settings))
@@ -232,6 +242,7 @@ CASES = {
         lambda rank: scoring(distributed_sampler(seed=rank)),
         ("loader.seed", "0", "1"),
     ),
+    "the position of a state": (lambda rank: loaded(1 + rank), ("state.position", "1", "2")),
     "SelectiveSampler's seed": (
         lambda rank: DataLoader(data(), BATCH, sampler=SelectiveSampler(data(), seed=rank)),
         ("seed", "0", "1"),

@@ -285,7 +285,8 @@ class Pipeline(ABC):
         if is_resumed and self.source.is_within:
             if self.shares_order:
                 # Else a process whose state is of between epochs would wait for others in vain.
-                barrier(f"the rest of epoch {number}", settings)
+                position = {"state.position": self.source.position}
+                barrier(f"the rest of epoch {number}", {**settings, **position})
         else:
             self.record.check_used(self.record.skips_last)
             self.record.clear()

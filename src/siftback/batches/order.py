@@ -144,7 +144,7 @@ class TrackedBatches(Sampler[list[Any]]):
         self._before = partial(generators.put_back, states)
 
     def _ask(self) -> Iterator[list[Any]]:
-        self.begun, self.is_over = True, False
+        self.is_over = False
         if self._before:
             self._before()
         order = self.batches if self._resumed is None else self._resumed
@@ -162,6 +162,7 @@ class TrackedBatches(Sampler[list[Any]]):
                     f"a {type(order).__name__} gives batches of an order from before this epoch, "
                     "and a rule draws each one anew: have its __iter__ iterate its sampler"
                 )
+            self.begun = True  # not before, as what it is drawn from may be interrupted
             self._asked.append(list(batch))
             self._thread = get_ident()
             yield self._asked[-1]

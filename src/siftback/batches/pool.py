@@ -277,34 +277,35 @@ class Pool:
         Raises:
             BatchError: If their rows differ in shape and ``pad`` does not say how to join them.
         """
-        self._pooled -= count
+        waiting, pooled = self._batches.copy(), self._pooled - count
         batches: list[Batch] = []
         while count:
-            batch = self._batches.popleft()
+            batch = waiting.popleft()
             if batch.size > count:
                 batch, remaining = batch.split(count)
                 # The rest is copied, so that it does not keep the released batch's memory alive,
                 # unless the next batch takes it immediately.
-                self._batches.appendleft(
-                    remaining.clone() if self._pooled < self.batch_size else remaining
-                )
+                waiting.appendleft(remaining.clone() if pooled < self.batch_size else remaining)
             batches.append(batch)
             count -= batch.size
-        if len(batches) == 1:
-            return batches[0]
-        first, data, pad = batches[0], [batch.data for batch in batches], self.pad
-        indices = [batch.indices for batch in batches if batch.indices is not None]
-        if len({examples.device for examples in indices}) > 1:
-            indices = [move(examples, first.device) for examples in indices]
-        weights = [batch.weights for batch in batches if batch.weights is not None]
-        return Batch(
-            pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists),
-            sum(batch.size for batch in batches),
-            first.device,
-            torch.cat(indices) if len(indices) == len(batches) else None,
-            torch.cat(weights) if len(weights) == len(batches) else None,
-            lists=first.lists,
-        )
+        released = first = batches[0]
+        if len(batches) > 1:
+            data, pad = [batch.data for batch in batches], self.pad
+            indices = [batch.indices for batch in batches if batch.indices is not None]
+            if len({examples.device for examples in indices}) > 1:
+                indices = [move(examples, first.device) for examples in indices]
+            weights = [batch.weights for batch in batches if batch.weights is not None]
+            released = Batch(
+                pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists),
+                sum(batch.size for batch in batches),
+                first.device,
+                torch.cat(indices) if len(indices) == len(batches) else None,
+                torch.cat(weights) if len(weights) == len(batches) else None,
+                lists=first.lists,
+            )
+        # Only now, as a training that is stopped while rows are joined may save its state.
+        self._batches, self._pooled = waiting, pooled
+        return released
 
 
 def _batch_check(count: int, weighted: bool, indexed: bool) -> Check:

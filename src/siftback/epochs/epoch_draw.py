@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -177,8 +177,8 @@ class EpochDraw:
         self._expected = 0  # the epoch that comes after the one begun last
         self._is_on, self._is_over = False, True
         self.requested, self.seconds = 0, 0.0
-        self._read = self._before = 0  # this epoch's examples that came, and those before a batch
-        self._passed = 0  # and of all, those that it came past
+        # This epoch's examples that came, those before a batch, and of all those it came past.
+        self._read = self._before = self._passed = 0
         self.reweights = self.gave_weights = False
         self.passes = [self._make_pass(0, draws=False, weights=self._ones())]
 
@@ -239,31 +239,34 @@ class EpochDraw:
                 one weight for each example.
         """
         self.losses.claim_once(from_start=epoch == 0)
+        before, last = vars(self).copy(), self.passes[-1]
         self._read = self._before = self._passed = 0
-        last = self.passes[-1]
         if again:  # as it was drawn, whatever a user's sampler would give now
             self.requested, self._is_over = 0, False
             return
         if self._shards:
             self._shards.check_processes(self.rank, self.world)
         follows, length = epoch == self._expected, self.length
-        if self.shorter or not follows:
-            self._number = epoch if number is None else number
         is_on = self.schedule.is_on(epoch, self.epochs)
         goes_on = follows and self.requested == length < last.end and is_on and self._is_on
-        self._epoch, self._expected, self.requested = epoch, epoch + 1, 0
-        self._is_on, self._is_over = is_on, False
-        if goes_on and not (self.shorter or self._shards):
-            last.start -= length
-            self.passes = [last]
-        elif self.sampler and is_on and not self.rule.is_pass(self._number):
-            # The first pass waits for what the user's sampler gives.
-            self.passes = [self._make_pass(self._number, draws=True, weights=self._ones())]
-        else:
-            self.passes = []
-            self.draw_pass()
-        while self.is_ahead and self.passes[-1].end < self.length:
-            self.draw_pass()
+        try:
+            if self.shorter or not follows:
+                self._number = epoch if number is None else number
+            self._epoch, self._expected, self.requested = epoch, epoch + 1, 0
+            self._is_on, self._is_over = is_on, False
+            if goes_on and not (self.shorter or self._shards):
+                self.passes = [replace(last, start=last.start - length)]
+            elif self.sampler and is_on and not self.rule.is_pass(self._number):
+                # The first pass waits for what the user's sampler gives.
+                self.passes = [self._make_pass(self._number, draws=True, weights=self._ones())]
+            else:
+                self.passes = []
+                self.draw_pass()
+            while self.is_ahead and self.passes[-1].end < self.length:
+                self.draw_pass()
+        except BaseException:  # as by Ctrl-C in a long draw: the epoch is not begun
+            vars(self).update(before)
+            raise
 
     @property
     def is_waiting(self) -> bool:

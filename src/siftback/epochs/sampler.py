@@ -320,23 +320,20 @@ class SelectiveSampler(Stateful, Sampler[int]):
         if draw:
             check_rule_fits(draw.rule, self.examples)
         again = draw and self._current != _NONE and not self._has_losses
-        if not again:
-            self._last, self._epoch = self._epoch, self._epoch + 1
-        self._current = self._last
-        if not draw:
-            if not self.draw and self._follows_processes and not self._passed_barrier:
-                # Only once, as nothing but settings can make their orders differ.
-                barrier("the first epoch of a SelectiveSampler", self._common_settings())
-                self._passed_barrier = True
-            return self._current
-        if not again:
+        epoch = self._last if again else self._epoch
+        if draw:
+            barrier(f"the beginning of epoch {epoch}", self._common_settings())
+            draw.begin(epoch, again=bool(again))
             self._has_losses = not draw.rule.learns
-            if draw.epochs and self._last >= math.ceil(draw.epochs) and not self._warned:
+            if draw.epochs and epoch >= math.ceil(draw.epochs) and not self._warned:
                 self._warned = True
-                warnings.warn(warning_beyond(self._last, draw.epochs), stacklevel=3)
-        barrier(f"the beginning of epoch {self._current}", self._common_settings())
-        draw.begin(self._current, again=bool(again))
-        return self._current
+                warnings.warn(warning_beyond(epoch, draw.epochs), stacklevel=3)
+        elif not self.draw and self._follows_processes and not self._passed_barrier:
+            # Only once, as nothing but settings can make their orders differ.
+            barrier("the first epoch of a SelectiveSampler", self._common_settings())
+            self._passed_barrier = True
+        self._current, self._last, self._epoch = epoch, epoch, epoch + 1
+        return epoch
 
     def end(self) -> None:
         """Ends the epoch that was begun."""

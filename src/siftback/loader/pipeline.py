@@ -563,7 +563,8 @@ class Pipeline(ABC):
             **{name: member.state_dict() for name, member in self.members().items()},
             "source": source_state,
             "pool": self.pool.state_dict() if self.pool.batch_size else None,
-            "epochs_done": (self.done_next, source.epochs_done),
+            # The last rows of an epoch may wait for their release, where that was interrupted.
+            "epochs_done": (max(self.done_next, source.epoch), source.epochs_done),
             "to_come": to_come if source.is_within else _UNKNOWN,
             "batches": steps if source.is_within else _UNKNOWN,
             "stats": asdict(self.stats),

@@ -110,6 +110,19 @@ def test_a_journal_that_is_removed_is_missed_by_the_next_loss(path):
     assert table.values.isnan().all()
 
 
+def test_a_table_that_is_moved_needs_its_journal(path, tmp_path):
+    file, columns = path
+    table = ScoreTable(path=file, columns=columns)
+    state = table.state_dict()
+    moved = file.rename(tmp_path / "moved.table")
+    table = ScoreTable(path=moved, columns=columns)
+    with pytest.raises(StateError, match=r"moved.table.undo .* moved without this file"):
+        table.load_state_dict(state)
+    file.with_name("scores.table.undo").rename(tmp_path / "moved.table.undo")
+    table = ScoreTable(path=moved, columns=columns)
+    table.load_state_dict(state)
+
+
 def test_what_was_not_recorded_is_found_out(path):
     file, columns = path
     table = ScoreTable(path=file, columns=columns)

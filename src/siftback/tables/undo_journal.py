@@ -90,7 +90,7 @@ class UndoJournal:
         if self._find(number) < 0:
             raise StateError(
                 f"{self._now} does not go back to the state, which was saved before the last two "
-                "at least: load a later one"
+                "at least, or the table was moved without this file: load a later one or restore it"
             )
 
     def since(self, number: int) -> Iterator[tuple[Rows, Values]]:

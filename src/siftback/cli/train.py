@@ -78,10 +78,9 @@ def train_plan(
     use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
     stopped = False
     try:
-        console = Console(stderr=True)
-        reporter = ConsoleReporter(console)
+        reporter = ConsoleReporter(Console(stderr=True))
         if tensorboard:
-            reporter = TensorBoardReporter(console, out / TENSORBOARD)
+            reporter = TensorBoardReporter(Console(stderr=True), out / TENSORBOARD)
         with reporter:
             compare(plan, out, reporter, existing, on_model, policy, data)
     except KeyboardInterrupt:

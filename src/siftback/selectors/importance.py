@@ -183,8 +183,7 @@ class Kath18(ShareSelector):
     ) -> Selection:
         """See `Selector.select`; updates the average of tau."""
         check_call(scores, generator, count)
-        size = len(scores)
-        draws = count_of(self.keep, size) if count is None else count
+        size, draws = len(scores), count or count_of(self.keep, len(scores))
         on, drawn = self._next(scores, draws)
         if not self.replace:
             positions = choose_exactly(drawn, draws, generator)
@@ -209,8 +208,7 @@ class Kath18(ShareSelector):
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Returns whether importance sampling is on, and a draw's probabilities."""
-        distribution = importance_distribution(scores)
-        average = move(self._tau, scores.device)
+        distribution, average = importance_distribution(scores), move(self._tau, scores.device)
         threshold = break_even_tau(len(scores), count) if self.threshold is None else self.threshold
         on = average > threshold
         new = variance_reduction(distribution)

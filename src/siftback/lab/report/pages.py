@@ -73,8 +73,7 @@ def write_page(results: Path, page: Path) -> tuple[list[Comparison], list[pays.M
     """
     if not results.is_dir():
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
-    apart = BENCHMARKS, MAP, RARE, TUNING
-    comparisons, damaged = read_within(item for item in results.iterdir() if item.name not in apart)
+    comparisons, damaged = comparisons_of(results)
     others = without_tables(comparisons)
     separate = [item for item in comparisons if item not in others]
     of_others = verdicts(others)
@@ -142,6 +141,19 @@ def written(label: str) -> str:
     """
     name = library_name(label)
     return f"`{name}`" if name.endswith(")") else name
+
+
+def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
+    """Returns the comparisons under a folder of results that were judged on a test set.
+
+    Args:
+        results: As for `write_page`.
+
+    Returns:
+        They, and what is damaged, a line each.
+    """
+    apart = BENCHMARKS, MAP, RARE, TUNING
+    return read_within(folder for folder in results.iterdir() if folder.name not in apart)
 
 
 def read_within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:

@@ -408,11 +408,9 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
     on_map = pays.method_ratios(pays.experiments(of_map))
     methods = sorted([*on_map, *elsewhere], key=lambda method: method.experiment.title)
     worst = join_findings("worst", pays.worst_findings(methods))
-    # The panels of the default alone, side by side.
     cases = pays.group_for_map(methods).get(pays.DEFAULT_LABEL, ())
     joined = join_findings("map", pays.map_findings(pays.DEFAULT_LABEL, cases))
-    panels = [*chain(*joined.views.values())] if isinstance(joined, Figure) else []
-    figure = replace(joined, views={"both": panels}) if isinstance(joined, Figure) else None
+    figure = joined if isinstance(joined, Figure) else None
     write_from_template(
         "map.md.j2",
         results,
@@ -430,8 +428,8 @@ def write_map(results: Path, page: Path, elsewhere: Sequence[pays.MethodRatio]) 
     )
     if not figure:
         return [page]
-    picture = page.with_name(PICTURE)
-    picture.write_bytes(render(figure, "svg"))
+    picture, side_by_side = page.with_name(PICTURE), [*chain(*figure.views.values())]
+    picture.write_bytes(render(replace(figure, views={"both": side_by_side}), "svg"))
     return [page, picture]
 
 

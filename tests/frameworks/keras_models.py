@@ -40,6 +40,14 @@ def network(seed=0, dropout=0.5, unseeded=False):
     )
 
 
+def tagger():
+    """One that labels each token of a sequence, from which zeros are masked."""
+    embedding = keras.layers.Embedding(5, 4, mask_zero=True, embeddings_initializer="ones")
+    start = keras.initializers.GlorotUniform(0)
+    dense = keras.layers.Dense(3, activation="softmax", kernel_initializer=start)
+    return keras.Sequential([keras.Input([4]), embedding, dense])
+
+
 def compiled(model, loss=SPARSE, rate=0.1, **more):
     model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss, **more)
     return model

@@ -26,6 +26,7 @@ from keras_models import (  # noqa: E402
     equal,
     fit,
     network,
+    tagger,
 )
 
 from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel  # noqa: E402
@@ -149,8 +150,7 @@ def test_settings_of_a_loss_that_change_in_training_are_followed():
 def test_masked_positions_are_no_part_of_a_sequence_s_loss():
     x = np.array([[1, 2, 0, 0], [1, 2, 3, 4], [2, 0, 0, 0]])
     y = np.arange(12).reshape(3, 4) % 3
-    layers = [keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(3, "softmax")]
-    net = keras.Sequential([keras.Input([4]), *layers])
+    net = tagger()
     model = compiled(SelectiveModel(net, 0.5, warmup=0), SPARSE)
     outputs = net(x)
     found = model.losses_of(torch.as_tensor(y), outputs)
@@ -164,6 +164,16 @@ def test_masked_positions_are_no_part_of_a_sequence_s_loss():
     assert found.tolist() == pytest.approx(wanted[:, 0].tolist())
     model.fit(x, y, epochs=1, batch_size=3, verbose=0)
     assert model.stats.backwards == 2
+
+
+def test_positions_that_a_loss_ignores_are_no_part_of_a_sequence_s_loss():
+    y, outputs = torch.tensor([[1, 0, 0], [1, 2, 0], [1, 2, 1]]), torch.rand(3, 3, 3).softmax(2)
+    loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
+    model = compiled(SelectiveModel(network(), KEEP), loss)
+    found = model.losses_of(y, outputs)
+    wanted = -torch.log(outputs.gather(2, y[..., None]))[..., 0]
+    means = [float(row[labels != 0].mean()) for row, labels in zip(wanted, y, strict=True)]
+    assert found.tolist() == pytest.approx(means)
 
 
 @pytest.mark.parametrize("kind", [list, dict])

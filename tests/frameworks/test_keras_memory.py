@@ -21,6 +21,7 @@ from keras_models import (  # noqa: E402
     data,
     equal,
     network,
+    tagger,
 )
 
 from siftback.frameworks.keras import LossRecorder, SelectiveDataset  # noqa: E402
@@ -74,17 +75,23 @@ def test_each_loss_is_recorded_for_its_own_example(kind):
     assert memory.values[:, 0].tolist() == pytest.approx(losses.tolist(), rel=1e-4)
 
 
-def test_loss_weights_of_a_rule_are_applied():
+@pytest.mark.parametrize("make", [network, tagger])
+def test_loss_weights_of_a_rule_are_applied(make):
     arrays, settings = data(), {"seed": 4, "epochs": 4}
-    plain, model = compiled(network()), compiled(LossRecorder(network()))
-    sampler = SelectiveSampler(range(COUNT), InfoBatch(), **settings)
     losses = crossentropy(arrays[1], np.arange(COUNT)[:, None] + np.ones((COUNT, 3)))
+    if make is tagger:
+        tokens = np.arange(COUNT * 4).reshape(COUNT, 4)
+        arrays = tokens % 5 * (tokens % 4 < 3), tokens % 3
+    plain, model = compiled(make()), compiled(LossRecorder(make()))
+    sampler = SelectiveSampler(range(COUNT), InfoBatch(), **settings)
     given, weighed = torch.as_tensor(losses), 0
     for _ in range(4):
         for batch in sampler.batches(BATCH):
             indices = torch.tensor(batch)
             sampler.draw.advance(len(batch))
             factors = sampler.draw.weights_of(indices).numpy()
+            if make is tagger:  # of which Keras takes weights of positions alone
+                factors = np.repeat(factors[:, None], 4, 1)
             plain.train_on_batch(*(part[batch] for part in arrays), sample_weight=factors)
             weighed += (factors != 1).sum()
             sampler.update(indices, given[indices])

@@ -164,7 +164,7 @@ class KerasWrapper(keras.Model):
             sample_weight: One weight per example, or one for each of its positions.
 
         Returns:
-            float[N]. Of several positions it is the mean over those that are neither masked nor
+            float[N]. Of several positions it is the mean over those that are not masked, ignored or
             of weight 0.
 
         Raises:
@@ -479,32 +479,36 @@ class LossOfEach:
             )
         # Keras's own copy() would write the loss to a file.
         self._resolved, self._each = resolved, object.__new__(type(resolved))
-        vars(self._each).update(vars(resolved), reduction="none")
-        self._ndim = self._check(y, y_pred)
+        vars(self._each).update(vars(resolved), reduction="none", call=self.call)
+        self._check(y, y_pred)
 
     def __call__(self, y: Any, y_pred: Any, sample_weight: Any) -> Tensor:
         """float[N], of targets, outputs and the examples' own weights."""
         # What a loop changes of the loss, such as a gamma, is changed here too.
         vars(self._each).update(vars(self._resolved), reduction="none")
         values: Tensor = self._each(y, y_pred)
-        candidates = getattr(y_pred, "_keras_mask", None), sample_weight
-        factors = [factor for factor in candidates if factor is not None]
-        if values.ndim == 1 and not factors:
-            return values
         weights = torch.ones_like(values)
-        for factor in factors:
-            weights = weights * fit_dimensions(to_tensor(factor).to(values), self._ndim)
+        for factor in (getattr(y_pred, "_keras_mask", None), self._mask, sample_weight):
+            if factor is not None:
+                weights = weights * fit_dimensions(to_tensor(factor).to(values), values.ndim)
         valid = (weights != 0).reshape(len(values), -1).sum(1).clamp(min=1)
         return (values * weights).reshape(len(values), -1).sum(1) / valid
 
+    def call(self, y: Any, y_pred: Any) -> Any:
+        """As the loss's own; notes their shape, and which positions the loss does not ignore."""
+        losses = type(self._each).call(self._each, y, y_pred)
+        self._shape, self._mask = losses.shape, getattr(losses, "_keras_mask", None)
+        return losses
+
     def weighted(self, sample_weight: Any, factors: Tensor) -> Tensor:
-        """An example's own weights times those of the selection."""
+        """An example's own weights times those of the selection, for each of its positions."""
         self.check_weights()
-        factors = fit_dimensions(factors, self._ndim)
-        if sample_weight is None:
-            return factors
-        weights = to_tensor(keras.tree.flatten(sample_weight)[0])
-        return fit_dimensions(weights, self._ndim) * factors.to(weights)
+        factors = fit_dimensions(factors, len(self._shape))
+        if sample_weight is not None:
+            weights = to_tensor(keras.tree.flatten(sample_weight)[0])
+            factors = fit_dimensions(weights, len(self._shape)) * factors.to(weights)
+        # Keras multiplies them in place with a mask of the positions.
+        return factors.expand(len(factors), *self._shape[1:]).clone()
 
     def check_weights(self) -> None:
         """Makes sure that the reduction does not undo weights.
@@ -518,8 +522,8 @@ class LossOfEach:
                 "would undo the loss weights of the selection: leave reduction= out"
             )
 
-    def _check(self, y: Any, y_pred: Any) -> int:
-        """Compares the losses of a batch with that of its first example; returns how many axes."""
+    def _check(self, y: Any, y_pred: Any) -> None:
+        """Compares the losses of a batch with that of its first example."""
         with torch.no_grad():
             values = self._each(y, y_pred)
             count = len(y_pred)
@@ -535,7 +539,6 @@ class LossOfEach:
                 f"{list(values.shape)} for {count} examples): give a loss whose value for an "
                 "example depends on that example alone, without a mean over the batch"
             )
-        return cast(int, values.ndim)
 
 
 @contextmanager

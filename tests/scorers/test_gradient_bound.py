@@ -1,5 +1,7 @@
 """The norm of the loss's gradient at the outputs: its formulas, its promises, and no trace."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -84,14 +86,23 @@ def test_it_bounds_the_gradient_of_the_last_layer_in_proportion():
     torch.testing.assert_close(scores, torch.tensor(norms))
 
 
-def test_outputs_in_parts_count_together():
+@dataclass
+class Outputs:
+    one: torch.Tensor
+    two: torch.Tensor
+    places: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [dict, Outputs])
+def test_outputs_in_parts_count_together(kind):
     def losses(model, batch):
         outputs = model(batch)
-        return outputs["one"].square().sum(1) + 3 * outputs["two"][:, 0]
+        parts = outputs if kind is dict else vars(outputs)
+        return parts["one"].square().sum(1) + 3 * parts["two"][:, 0]
 
     class TwoHeads(nn.Module):
         def forward(self, inputs):
-            return {"one": inputs, "two": inputs + 1, "places": torch.arange(len(inputs))}
+            return kind(one=inputs, two=inputs + 1, places=torch.arange(len(inputs)))
 
     inputs = torch.randn(6, 2)
     scores = GradientBound().score(losses, TwoHeads(), inputs, None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map
 
 from siftback.batches import tree
 from siftback.errors import LossError
@@ -108,7 +108,8 @@ class WatchedModel:
         """Returns the outputs, as leaves of a graph."""
         with torch.no_grad():
             outputs = self._call(*arguments, **named)
-        return tree_map_only(Tensor, self._leaf, outputs)
+        # Of PyTorch's trees, whose leaves may be dataclasses that they do not know.
+        return tree_map(lambda output: tree.map_tensors(self._leaf, output), outputs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

@@ -5,6 +5,7 @@ import functools
 import math
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -417,6 +418,24 @@ def test_losses_outputs_and_stats_are_at_hand():
     assert (stats.seen, stats.kept, stats.compilations) == (N, N // 3, 1)
     assert stats.kept_share == pytest.approx(KEEP)
     assert stats.seconds_compiling > 0
+
+
+@dataclass
+class Outputs:
+    logits: Tensor
+
+
+def test_outputs_are_detached_of_a_dataclass_too():
+    model, batch = Mlp(), images()
+
+    def losses_of(model, batch):
+        outputs = Outputs(model(batch[0]))
+        return F.cross_entropy(outputs.logits, batch[1], reduction="none"), outputs
+
+    sift = SinglePass(model, losses=losses_of, keep=KEEP, outputs=True, check=False)
+    sift(batch)
+    torch.testing.assert_close(sift.outputs.logits, model(batch[0]).detach())
+    assert not sift.outputs.logits.requires_grad
 
 
 def test_stopping_anywhere_equals_never_stopping():

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_map
 
 from siftback.errors import BatchError
 from siftback.host_reads import move
@@ -309,6 +310,14 @@ def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
     {'x': tensor([-1, -2]), 'name': ['a', 'b']}
     """
     return _map(lambda _, leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, _LEAVES, batch)
+
+
+def map_outputs(fn: Callable[[Tensor], Tensor], outputs: Any) -> Any:
+    """Applies a function to each tensor of what a model returns.
+
+    It may be any of PyTorch's trees, and a dataclass, which is a leaf of these.
+    """
+    return tree_map(partial(map_tensors, fn), outputs)
 
 
 def tensors(batch: Any) -> list[Tensor]:

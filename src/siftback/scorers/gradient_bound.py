@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from siftback.batches import tree
 from siftback.errors import LossError
@@ -107,9 +106,7 @@ class WatchedModel:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Returns the outputs, as leaves of a graph."""
         with torch.no_grad():
-            outputs = self._call(*arguments, **named)
-        # Of PyTorch's trees, whose leaves may be dataclasses that they do not know.
-        return tree_map(lambda output: tree.map_tensors(self._leaf, output), outputs)
+            return tree.map_outputs(self._leaf, self._call(*arguments, **named))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_map_only
 
 from siftback.arguments import check_choice, check_flag, check_seed
 from siftback.batches import tree
@@ -272,7 +271,7 @@ class SinglePass(nn.Module):
         else:
             result: Any = self._losses(self.model, batch)
             terms, outputs = result if self._has_outputs else (result, None)
-        return terms, tree_map_only(Tensor, Tensor.detach, outputs) if self._has_outputs else None
+        return terms, tree.map_outputs(Tensor.detach, outputs) if self._has_outputs else None
 
     def _terms(self, batch: Any, count: int) -> Tensor:
         """Runs the model, traced, or untraced for a single example, which is always kept."""

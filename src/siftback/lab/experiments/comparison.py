@@ -219,11 +219,12 @@ def check_strategy(run: Run, settings: Settings) -> None:
             "itself: they would be those of mixed images; leave one of them out, or take a "
             "strategy with a selection pass"
         )
-    for setting in ("mixup", "label_smoothing"):
-        if (strategy.weighted or strategy.tokens) and (value := getattr(settings, setting)):
+    as_they_are = strategy.weighted or strategy.tokens or strategy.has_guard(settings)
+    for setting in ("mixup", "label_smoothing") if as_they_are else ():
+        if value := getattr(settings, setting):
             raise ConfigError(
                 f"{setting}={value:g} with {name}, which goes by the losses of labels as "
-                "they are: leave one of them out"
+                "they are, as a noise guard does: leave one of them out"
             )
     if settings.noise_guard and strategy.selects and not strategy.has_guard(settings):
         raise ConfigError(

@@ -127,6 +127,7 @@ def test_cells_of_other_settings_are_not_taken_for_done(tmp_path: Path) -> None:
     other = GridCell(cell.values, changed, cell.folder)
     sweep([other], Reporter(), "resume", on_error=lambda _, error: errors.append(str(error)))
     assert "made with other settings (batch_size was 64, is 32)" in errors[0]
+    assert (cell.state, other.state) == ("done", "other settings")
 
 
 def test_the_table_tells_states_and_results(tmp_path: Path) -> None:

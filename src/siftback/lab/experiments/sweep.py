@@ -16,8 +16,8 @@ from siftback.lab.experiments.comparison import (
     Existing,
     FolderBusyError,
     Plan,
+    changed_settings,
     compare,
-    is_finished,
     prepare_data,
     refuse_begun,
 )
@@ -29,7 +29,7 @@ from siftback.lab.run.checkpoints import CheckpointPolicy
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import parse_numbers, parse_setting
 
-State = Literal["done", "running", "stopped", "missing"]
+State = Literal["other settings", "done", "running", "stopped", "missing"]
 
 KEEP = "keep"  # what a grid may hold besides settings
 LISTS = ("evaluate_at", "observe")  # settings whose values have commas of their own
@@ -57,7 +57,9 @@ class GridCell:
 
     @property
     def state(self) -> State:
-        """State of its runs, whichever process works on it."""
+        """State of its runs, whichever process works on it; or that they are of other settings."""
+        if self.comparison and changed_settings(self.comparison, self.plan):
+            return "other settings"
         if self.finished == len(self.plan.runs()):
             return "done"
         if is_locked(self.folder):
@@ -88,10 +90,9 @@ def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
             raise ConfigError(f"--grid {text!r}: give name=value,value, such as lr=0.05,0.1")
         if name in LISTS:
             raise ConfigError(f"--grid {text!r}: {name} is a list itself; give it as an option")
-        if name in grid or len(set(grid_values)) < len(grid_values):
+        parsed = {parse_value(name, value) for value in grid_values}  # of which 0.5 and 1/2 are one
+        if name in grid or len(parsed) < len(grid_values):
             raise ConfigError(f"--grid {text!r}: give each name once, and no value twice")
-        for value in grid_values:
-            parse_value(name, value)
         grid[name] = grid_values
     if not grid:
         raise ConfigError("a sweep without a grid: give --grid name=value,value, once or more")
@@ -157,7 +158,7 @@ def sweep(
     go_on: Existing = "overwrite" if existing == "overwrite" else "resume"
     for cell in grid:
         with locked(cell.folder):  # which refuses a folder that cannot be written
-            if go_on == "resume" and is_finished(cell.plan, cell.folder):
+            if go_on == "resume" and cell.state == "done":
                 continue
         try:
             compare(cell.plan, cell.folder, reporter, go_on, policy=policy)

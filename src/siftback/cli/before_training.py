@@ -1,5 +1,6 @@
 """Before training: ``siftback probe``, ``score`` and ``prune``."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,14 +48,20 @@ def probe_command(
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    settings = settings_of(values)
+    settings, keeps = settings_of(values), parse_numbers("--keep", keep)
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"seconds={seconds:g}: give a number of seconds above 0")
+    if len(set(keeps)) < len(keeps) or not all(0 < share < 1 for share in keeps):
+        raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
+    if forecast and epochs < 2:
+        raise ConfigError(f"--epochs {epochs} with --forecast, whose warm-up takes 1: give more")
     use_threads(threads, lambda: most_work([settings]))
     if forecast:
         with ConsoleReporter(Console(stderr=True)) as reporter:
             by_budget = replace(settings, epochs=None, budget=epochs)
             losses, done = warm_up(by_budget, 0, reporter.scoring)
     with Console(stderr=True).status("measuring"):
-        result = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
+        result = probe_settings(settings, keeps, seconds, epochs)
     if forecast:
         result = replace(result, forecast=forecast_of(losses, epochs=epochs, done=done * epochs))
     if json:
@@ -73,7 +80,7 @@ def score_command(
     seed: int = 0,
     out: Path = Path("runs/scores.parquet"),
     overlap: tuple[Path, Path] | None = None,
-    drop: str = "0.1,0.25,0.5,0.75,0.9",
+    drop: str | None = None,
     threads: int | None = None,
 ) -> None:
     """Score the training set by models trained for a little.
@@ -88,7 +95,7 @@ def score_command(
         seed: Decides the models' own seeds.
         out: The Parquet file to write.
         overlap: In place of scoring: two tables, to see how far they agree.
-        drop: Shares to drop for --overlap, separated by commas.
+        drop: Shares to drop for --overlap, separated by commas; 0.1,0.25,0.5,0.75,0.9 by default.
     """
     from siftback.lab.experiments.example_scores import overlap_table, score_examples
     from siftback.lab.records.folder import check_writable
@@ -97,8 +104,11 @@ def score_command(
     from siftback.lab.run.workload import most_work
 
     if overlap:
-        Console().print(overlap_table(*overlap, parse_numbers("--drop", drop)))
+        drops = parse_numbers("--drop", drop or "0.1,0.25,0.5,0.75,0.9")
+        Console().print(overlap_table(*overlap, drops))
         return
+    if drop:
+        raise ConfigError(f"--drop {drop} is of --overlap: score, and give it to siftback prune")
     settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)

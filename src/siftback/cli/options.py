@@ -285,10 +285,7 @@ def use_threads(
     most = THREADS_PER_PROCESSOR * processors
     if threads is not None:
         if not 1 <= threads <= most:
-            raise ConfigError(
-                f"--threads {threads}: give at least 1, and at most {most} on {processors} "
-                "processors"
-            )
+            raise ConfigError(f"--threads {threads}: give 1 to {most} on {processors} processors")
         torch.set_num_threads(threads)
         return
     before = next(filter(None, map(threads_of, resumed)), None)

@@ -271,7 +271,7 @@ class Settings:
             begins = f"{warmup.value:g}e" if isinstance(warmup, Epochs) else f"{100 * share:g}%"
             raise ConfigError(
                 f"warmup={begins} and tail={100 * tail:g}% leave no training in between: give less "
-                "of them, by --warmup or --tail, or fewer epochs"
+                "of them, by --warmup or --tail, or another length"
             )
 
     def _check_length(self) -> None:

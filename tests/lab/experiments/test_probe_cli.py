@@ -91,7 +91,7 @@ def test_a_forecast_is_in_the_first_line(
         (("--keep", "1"), "give shares in (0, 1)"),
         (("--keep", "much"), "give numbers separated by commas"),
         (("--seconds", "0"), "give a number of seconds"),
-        (("--threads", "0"), "give at least 1"),
+        (("--threads", "0"), "give 1 to"),
         (("--model", "oracle"), "no model 'oracle'"),
     ],
 )

@@ -1,7 +1,6 @@
 """Probes of a model and a data set of the laboratory: ``siftback probe``."""
 
 import itertools
-import math
 import re
 import time
 from dataclasses import replace
@@ -13,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from siftback import ProbeResult, probe
-from siftback.errors import ConfigError
 from siftback.lab import forward
 from siftback.lab.data.load import load
 from siftback.lab.records.formatting import NOT_REACHED
@@ -44,10 +42,6 @@ def probe_settings(
         ConfigError: If something of this cannot be measured.
     """
     started = time.monotonic()
-    if not 0 < seconds < math.inf:
-        raise ConfigError(f"seconds={seconds:g}: give a number of seconds above 0")
-    if len(set(keeps)) < len(keeps) or not all(0 < keep < 1 for keep in keeps):
-        raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
     data = load(settings.data, settings.train_limit, max_tokens=settings.max_tokens)
     forward.check_model_fits(settings, data)
     torch.manual_seed(SEED)

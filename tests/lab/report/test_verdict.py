@@ -84,7 +84,7 @@ def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):
     (rs2,) = [one for one in verdicts([filled]) if one.strategy == "rs2"]
     assert rs2.sentence == (
         "RS2(keep=0.6) is undecided, as there is no run of the same budget. Beside plain training "
-        "in full it is 0.00 ± 0.87 points higher (undecided), at 0.60 of its cost."
+        "in full it is 0.00 ± 0.87 points lower or higher (undecided), at 0.60 of its cost."
     )
 
 

@@ -235,7 +235,10 @@ def _apart(difference: frame.MeanAndSpread, metric: Metric) -> str:
     '1.50 ± 0.25 points lower'
     >>> _apart(frame.MeanAndSpread(0.5, None), METRICS["loss"])
     '0.500 nats higher'
+    >>> _apart(frame.MeanAndSpread(0.0004, 0.02), METRICS["loss"])  # neither, as it is written
+    '0.000 ± 0.020 nats lower or higher'
     """
-    size = difference._replace(mean=abs(difference.mean))
-    side = "lower" if difference.mean < 0 else "higher"
+    mean = round(difference.mean, metric.digits)
+    side = "lower" if mean < 0 else "higher" if mean else "lower or higher"
+    size = difference._replace(mean=abs(mean))
     return f"{size:.{metric.digits}f} {metric.points} {side}"

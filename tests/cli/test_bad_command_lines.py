@@ -263,6 +263,8 @@ LINES = {
     "run fig5 --set lr=x": "lr 'x'",
     "run fig5 --set lr=0.1 --set lr=0.2": "--set lr: given more than once",
     "run fig5 --set keep=x": "keep 'x'",
+    "run fig5 --set stale_every=5 --dry-run": "stale_every=5: plain training would not go by it",
+    "run {recipe} --set floor=0.2": "floor=0.2: plain training would not go by it",
     "run fig5 --set keep=2 --dry-run": "keep=2.0",
     "run fig5 --set matched=maybe": "matched 'maybe'",
     "run fig5 --set strategies= --dry-run": "no strategy ''",

@@ -374,7 +374,7 @@ def test_every_misspelt_name_is_guessed(
         ),
         (("sweep",), "a sweep without a grid"),
         (("sweep", "--grid", "speed=1,2"), "no setting 'speed'"),
-        (("compare", "--device", "tpu"), "no device 'tpu' here"),
+        (("compare", "--device", "tpu"), "no device 'tpu': give auto"),
         (("compare", "--threads", "0"), "give 1 to"),
         (("compare", "--train-limit", "0"), "train_limit=0"),
         (("compare", "--batch-size", "5000"), "batch_size=5000 does not fit"),

@@ -68,7 +68,7 @@ def train_plan(
 
     existing, settings = existing_policy(overwrite, resume), plan.settings
     policy = checkpoint_policy(checkpoint_every, checkpoints)
-    check_settings_used(plan)
+    check_settings_used([plan])
     data = prepare_data(plan)
     if several and is_short(settings, data):
         plan = replace(plan, seeds=several)
@@ -226,7 +226,7 @@ def sweep_command(
         names, seeds = parse_names(strategies), parse_seeds(seed)
         keeps = keeps_of(str(cell.pop(KEEP)) if KEEP in cell else keep, None, names)
         plan = Plan(settings_of(values | cell), names, keeps, seeds, matched)
-        check_settings_used(plan)
+        check_settings_used([plan])
         if matched and not any(run.matched_to for run in plan.runs()):
             raise ConfigError(f"--matched: no run of {strategies} selects by epochs; leave it out")
         return plan
@@ -311,7 +311,7 @@ def run_command(
         out: Folder of all runs; recipes that share some find them here.
         dry_run: Print what would run, and run nothing.
     """
-    from siftback.lab.experiments.comparison import compare, is_finished
+    from siftback.lab.experiments.comparison import check_settings_used, compare, is_finished
     from siftback.lab.figures.figure import Grid, Missing
     from siftback.lab.figures.writing import format_rows
     from siftback.lab.recipes import recipe as recipes
@@ -333,6 +333,7 @@ def run_command(
                 raise ConfigError(f"--only {only}: no name begins so; there are {listed(names)}")
             matches |= begun & {name} or begun
         plans = {folder: plan for folder, plan in plans.items() if folder.name in matches}
+    check_settings_used([*plans.values()], changes)
     existing = existing_policy(overwrite, resume)
     table = recipes.plan_table(plans)  # all of it is checked before anything runs
     if dry_run:

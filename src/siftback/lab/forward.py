@@ -104,9 +104,7 @@ def training_device(settings: Settings) -> torch.device:
     names = [*(name for name, available in usable.items() if available), "cpu"]
     name = names[0] if settings.device == "auto" else settings.device
     if name not in names:
-        raise ConfigError(
-            f"no device {name!r} here: give auto or one of {', '.join(reversed(names))}"
-        )
+        raise ConfigError(f"no device {name!r}: give auto or one of {', '.join(reversed(names))}")
     if settings.precision == "fp16" and name != "cuda":
         raise ConfigError(
             f"precision 'fp16' on {name}: its scaled losses need CUDA; give bf16 or fp32"

@@ -4,7 +4,7 @@ import itertools
 import math
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoi
 from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import TENSORBOARD, Reporter
 from siftback.lab.run.train import Training, train
-from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
+from siftback.lab.settings import SETTINGS, Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost
 from siftback.lab.strategies.strategy import OWN_SHARE, learns
 from siftback.lab.strategies.table import call_of, find_strategy, library_name, name_of_call
@@ -168,20 +168,23 @@ def check_keep_used(option: str, entries: Sequence[str]) -> None:
         )
 
 
-def check_settings_used(plan: Plan) -> None:
+def check_settings_used(plans: Sequence[Plan], names: Container[str] = SETTINGS) -> None:
     """Checks that no setting of selection that was asked for is ignored.
 
+    Args:
+        plans: One or more, all with the settings that are checked.
+        names: Settings; those of selection among them are checked.
+
     Raises:
-        ConfigError: If none of the plan's strategies goes by one that is not the default's. None of
+        ConfigError: If none of the plans' strategies goes by one that is not the default's. None of
             it, as no tail, is what a strategy without it has.
     """
-    runs = plan.runs()
-    used = [settings_used(run, plan.settings) for run in runs]
-    for name in used[0]:
-        value, default = getattr(plan.settings, name), getattr(Settings, name)
-        if value not in (default, 0, Epochs(0)) and not any(uses[name] for uses in used):
-            names = listed(library_name(run.label) for run in runs if not run.matched_to)
-            raise ConfigError(f"{name}={value}: {names} would not go by it; leave it out")
+    used = {run: settings_used(run, plan.settings) for plan in plans for run in plan.runs()}
+    for name in filter(names.__contains__, next(iter(used.values()))):
+        value, default = getattr(plans[0].settings, name), getattr(Settings, name)
+        if value not in (default, 0, Epochs(0)) and not any(uses[name] for uses in used.values()):
+            strategies = listed(library_name(run.label) for run in used if not run.matched_to)
+            raise ConfigError(f"{name}={value}: {strategies} would not go by it; leave it out")
 
 
 def settings_used(run: Run, settings: Settings) -> dict[str, bool]:

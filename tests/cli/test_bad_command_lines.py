@@ -163,6 +163,7 @@ LINES = {
     "compare --strategies traditional,stale-sb --tail 20%": "tail=0.2: plain training, Stale(",
     "compare --strategies infobatch --floor 0.2": "floor=0.2: InfoBatch(ratio=0.67) would not go",
     "compare --strategies sb --decay 0.5": "decay=0.5: SelectiveLoader(..., keep=0.33) would not",
+    "compare --rate steps:60e,120e:x0.1": "rate=steps:60e,120e:x0.1: plain training, Mem",
     "compare --history 16": "history=16: plain training, Memory() would not go by it",
     "compare --stale-every 2": "stale_every=2: plain training, Memory() would not go by it",
     "compare --score-models 3": "score_models=3: plain training, Memory() would not go by it",

@@ -64,9 +64,7 @@ def read_folders(address: Address) -> EncodedSet:
     splits: Splits = {}
     for split, folder in folders.items():
         if unknown := sorted({*list_classes(folder)} - {*classes}):
-            raise ConfigError(
-                f"{folder / unknown[0]} is not one of the classes to train on: remove it"
-            )
+            raise ConfigError(f"{folder / unknown[0]} is no class to train on: remove it")
         files = [images_in(folder / name) for name in classes]
         empty = [folder / name for name, group in zip(classes, files, strict=True) if not group]
         if empty and (split == "train" or len(empty) == len(classes)):

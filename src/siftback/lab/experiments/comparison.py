@@ -19,6 +19,7 @@ from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.length import BACKWARD, FORWARD, Length
+from siftback.lab.rates import find_rate
 from siftback.lab.records.comparison_record import Comparison, RecordWriter
 from siftback.lab.records.environment import environment
 from siftback.lab.records.folder import PACKED, atomic_write, is_comparison, locked, record_names
@@ -169,11 +170,11 @@ def check_keep_used(option: str, entries: Sequence[str]) -> None:
 
 
 def check_settings_used(plans: Sequence[Plan], names: Container[str] = SETTINGS) -> None:
-    """Checks that no setting of selection that was asked for is ignored.
+    """Checks that no setting of selection, and no rate, that was asked for is ignored.
 
     Args:
         plans: One or more, all with the settings that are checked.
-        names: Settings; those of selection among them are checked.
+        names: Settings; those among them that `settings_used` tells of are checked.
 
     Raises:
         ConfigError: If none of the plans' strategies goes by one that is not the default's. None of
@@ -188,11 +189,13 @@ def check_settings_used(plans: Sequence[Plan], names: Container[str] = SETTINGS)
 
 
 def settings_used(run: Run, settings: Settings) -> dict[str, bool]:
-    """Returns whether a run goes by each of the settings of selection, by name."""
+    """Returns whether a run goes by each of the settings of selection and the rate, by name."""
     strategy = find_strategy(run.strategy)
     choice = strategy.choice(run.keep, settings)
     is_rule, is_memory = isinstance(choice, EpochRule), isinstance(choice, Memory)
+    rate = find_rate(settings.rate, settings.epochs or settings.budget)
     return {
+        "rate": settings.rate == "constant" or rate(1.0) < 1,  # not by steps after the last epoch
         "warmup": bool(choice or strategy.tokens),
         "tail": is_rule and not choice.needs_passes,
         "floor": is_memory,

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import Categorical
 
 from siftback import ScoreTable
-from siftback.errors import ConfigError, LossError, StateError
+from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.language import TokenMemory, token_entropies
 from toys import seeded
 
@@ -63,6 +63,8 @@ def test_what_does_not_fit_is_refused():
         memory.excess(torch.arange(3), losses, losses > 0)
     with pytest.raises(LossError, match="6 tokens do not fit length=5"):
         memory.excess(torch.arange(2), torch.rand(2, 6), torch.rand(2, 6) > 0)
+    with pytest.raises(BatchError, match=rf"outside of \[0, {EXAMPLES}\)"):
+        memory.excess(torch.tensor([0, EXAMPLES]), losses, losses > 0)
     with pytest.raises(ConfigError, match=r"TokenMemory remembers 5 .* the table has 2 columns"):
         TokenMemory(EXAMPLES, LENGTH, table=ScoreTable(columns=2))
     with pytest.raises(StateError):

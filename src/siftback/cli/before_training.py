@@ -1,6 +1,5 @@
 """Before training: ``siftback probe``, ``score`` and ``prune``."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,20 +48,15 @@ def probe_command(
     from siftback.lab.run.workload import most_work
 
     settings, keeps = settings_of(values), parse_numbers("--keep", keep)
-    if not 0 < seconds < math.inf:
-        raise ConfigError(f"seconds={seconds:g}: give a number of seconds above 0")
-    if len(set(keeps)) < len(keeps) or not all(0 < share < 1 for share in keeps):
-        raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
     if forecast and epochs < 2:
         raise ConfigError(f"--epochs {epochs} with --forecast, whose warm-up takes 1: give more")
     use_threads(threads, lambda: most_work([settings]))
+    with Console(stderr=True).status("measuring"):
+        result = probe_settings(settings, keeps, seconds, epochs)
     if forecast:
         with ConsoleReporter(Console(stderr=True)) as reporter:
             by_budget = replace(settings, epochs=None, budget=epochs)
             losses, done = warm_up(by_budget, 0, reporter.scoring)
-    with Console(stderr=True).status("measuring"):
-        result = probe_settings(settings, keeps, seconds, epochs)
-    if forecast:
         result = replace(result, forecast=forecast_of(losses, epochs=epochs, done=done * epochs))
     if json:
         typer.echo(result.to_json())

@@ -228,7 +228,7 @@ def sweep_command(
         plan = Plan(settings_of(values | cell), names, keeps, seeds, matched)
         check_settings_used([plan])
         if matched and not any(run.matched_to for run in plan.runs()):
-            raise ConfigError(f"--matched: no run of {strategies} selects by epochs; leave it out")
+            raise ConfigError(f"--matched: all runs of {strategies} cost the same; leave it out")
         return plan
 
     varied = read_grid(grid or [])
@@ -253,8 +253,12 @@ def sweep_command(
             stopped = True
     if json:
         cells_json = [
-            {"values": cell.values, "folder": str(cell.folder), "state": cell.state}
-            | {"comparison": cell.comparison and numbers(cell.comparison)}
+            {
+                "values": cell.values,
+                "folder": str(cell.folder),
+                "state": cell.state,
+                "comparison": cell.comparison and numbers(cell.comparison),
+            }
             for cell in grid_cells
         ]
         show_json(cells_json)

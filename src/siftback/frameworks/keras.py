@@ -487,10 +487,13 @@ class LossOfEach:
         # What a loop changes of the loss, such as a gamma, is changed here too.
         vars(self._each).update(vars(self._resolved), reduction="none")
         values: Tensor = self._each(y, y_pred)
+        candidates = getattr(y_pred, "_keras_mask", None), self._mask, sample_weight
+        factors = [factor for factor in candidates if factor is not None]
+        if values.ndim == 1 and not factors:
+            return values
         weights = torch.ones_like(values)
-        for factor in (getattr(y_pred, "_keras_mask", None), self._mask, sample_weight):
-            if factor is not None:
-                weights = weights * fit_dimensions(to_tensor(factor).to(values), values.ndim)
+        for factor in factors:
+            weights = weights * fit_dimensions(to_tensor(factor).to(values), values.ndim)
         valid = (weights != 0).reshape(len(values), -1).sum(1).clamp(min=1)
         return (values * weights).reshape(len(values), -1).sum(1) / valid
 

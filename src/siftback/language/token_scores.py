@@ -9,7 +9,7 @@ from siftback.arguments import check_integer
 from siftback.errors import LossError
 from siftback.rules.rule import checked_table
 from siftback.tables.score_table import ScoreTable
-from siftback.tensor_arguments import check_tensor
+from siftback.tensor_arguments import check_tensor, check_within
 
 
 def token_entropies(logits: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class TokenMemory:
             if 0 were remembered.
 
         Raises:
-            BatchError: If the indices are not int64[B].
+            BatchError: If the indices are not int64[B], of examples.
             LossError: If shapes or types do not fit.
         """
         check_tensor("indices", indices, "int64", "B")
@@ -84,6 +84,7 @@ class TokenMemory:
                 "make the TokenMemory with the length of the longest"
             )
         values, rows = losses.detach().float().cpu(), indices.cpu()
+        check_within("indices", rows, len(self._table), "make the TokenMemory with more examples")
         before = self._table.values[rows]
         remembered = before[:, : values.shape[1]]
         excess = values - remembered.nan_to_num()

@@ -56,7 +56,7 @@ def probe(
             parallel to training.
         loss_fn: ``loss_fn(outputs, targets)``, as for `SelectiveLoader`.
         losses: In place of ``loss_fn``: ``losses(model, batch) -> Tensor[N]``.
-        keep: Shares of the examples to keep, each in (0, 1).
+        keep: Shares of the examples to keep, each in [0.001, 1).
         epochs: Length of the training whose speed-up is computed from that of its epochs, as its
             first ones are on all examples; by default 10.
         scorers: Cheaper scorers than a fresh forward, by name; "sb-" is prepended to the name.
@@ -150,9 +150,9 @@ def check_arguments(
             f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with "
             "SelectiveSampler(dataset) or shuffle=True"
         )
-    listed = isinstance(keeps, Sequence) and not isinstance(keeps, str)
-    if not listed or not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
-        raise ConfigError(f"keep={format_value(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
+    are_numbers = isinstance(keeps, Sequence) and keeps and all(map(is_number, keeps))
+    if not are_numbers or not 1e-3 <= min(keeps) <= max(keeps) < 1:
+        raise ConfigError(f"keep={format_value(keeps)}: give shares in [0.001, 1), as (1/2, 1/3)")
     if not isinstance(scorers, Mapping):
         raise ConfigError(f"scorers={format_value(scorers)}: give them by name, {{'ema': Ema()}}")
     for name, scorer in scorers.items():

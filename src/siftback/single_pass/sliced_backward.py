@@ -29,8 +29,7 @@ def kept_loss(
     Returns:
         ``sum(w_i * terms_i) / divisor``, a scalar.
     """
-    loss = _KeptLoss.apply(terms, *selection, divisor, pending)  # type: ignore[no-untyped-call]
-    return cast(Tensor, loss)
+    return cast(Tensor, _KeptLoss.apply(terms, *selection, divisor, pending))  # type: ignore[no-untyped-call]
 
 
 class _KeptLoss(torch.autograd.Function):

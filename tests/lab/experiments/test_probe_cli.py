@@ -88,7 +88,7 @@ def test_a_forecast_is_in_the_first_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--keep", "1"), "give shares in (0, 1)"),
+        (("--keep", "1"), "give shares in [0.001, 1)"),
         (("--keep", "much"), "give numbers separated by commas"),
         (("--seconds", "0"), "give a number of seconds"),
         (("--threads", "0"), "give 1 to"),

@@ -189,7 +189,7 @@ def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
         ("dft", {"label_smoothing": 0.1}, "label_smoothing=0.1 with dft, which goes by"),
         ("linupper", {"data": "digits", "model": "mlp", "mixup": 0.4}, "mixup=0.4 with linupper"),
         *((name, {"data": "digits", "model": "mlp", "label_smoothing": 0.1, "noise_guard": guard},
-           r"label_smoothing=0.1 with Memory\(.*, as a noise guard does")
+           r"label_smoothing=0.1 with Memory\(.*, which goes by")
           for name, guard in (("sb-memory-guarded", False), ("Memory()", True))),
         ("linupper@0.5", {}, "linupper keeps everything, leave out @0.5"),
         ("token-rho", {"score_epochs": 0.0}, "token-irreducible of models that are trained for"),

@@ -230,7 +230,7 @@ def check_strategy(run: Run, settings: Settings) -> None:
         if value := getattr(settings, setting):
             raise ConfigError(
                 f"{setting}={value:g} with {name}, which goes by the losses of labels as "
-                "they are, as a noise guard does: leave one of them out"
+                "they are: leave one of them out"
             )
     if settings.noise_guard and strategy.selects and not strategy.has_guard(settings):
         raise ConfigError(

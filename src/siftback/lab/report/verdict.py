@@ -240,5 +240,4 @@ def _apart(difference: frame.MeanAndSpread, metric: Metric) -> str:
     """
     mean = round(difference.mean, metric.digits)
     side = "lower" if mean < 0 else "higher" if mean else "lower or higher"
-    size = difference._replace(mean=abs(mean))
-    return f"{size:.{metric.digits}f} {metric.points} {side}"
+    return f"{difference._replace(mean=abs(mean)):.{metric.digits}f} {metric.points} {side}"

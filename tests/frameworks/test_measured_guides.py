@@ -11,6 +11,7 @@ PAGES = {
     "joint_selection": "docs/guides/contrastive.md",
     "noisy_losses": "docs/which_method.md",
     "regression": "docs/which_method.md",
+    "tasks": "docs/which_method.md",
 }
 
 

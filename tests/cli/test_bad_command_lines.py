@@ -283,6 +283,7 @@ LINES = {
     # probes
     "probe --keep x": "--keep 'x'",
     "probe --keep 2": "keep=[2.0]",
+    "probe --keep 0.5,0.5": "keep=[0.5, 0.5]",
     "probe --keep 1e-9": "keep=[1e-09]: give shares in [0.001, 1)",
     "probe --seconds nan": "seconds=nan",
     "probe --seconds inf": "seconds=inf",

@@ -56,7 +56,7 @@ def probe(
             parallel to training.
         loss_fn: ``loss_fn(outputs, targets)``, as for `SelectiveLoader`.
         losses: In place of ``loss_fn``: ``losses(model, batch) -> Tensor[N]``.
-        keep: Shares of the examples to keep, each in [0.001, 1).
+        keep: Shares of the examples to keep, each in [0.001, 1), none twice.
         epochs: Length of the training whose speed-up is computed from that of its epochs, as its
             first ones are on all examples; by default 10.
         scorers: Cheaper scorers than a fresh forward, by name; "sb-" is prepended to the name.
@@ -90,7 +90,7 @@ def probe(
     check_module(model)
     scorers = {} if scorers is None else scorers
     check_arguments(loader, keep, scorers, seconds)
-    keeps = tuple(dict.fromkeys(map(float, keep)))
+    keeps = tuple(map(float, keep))
     check_integer("epochs", epochs, least=1)
     check_flag("single_pass", single_pass)
     if not isinstance(autocast, torch.dtype | None):
@@ -151,8 +151,8 @@ def check_arguments(
             "SelectiveSampler(dataset) or shuffle=True"
         )
     are_numbers = isinstance(keeps, Sequence) and keeps and all(map(is_number, keeps))
-    if not are_numbers or not 1e-3 <= min(keeps) <= max(keeps) < 1:
-        raise ConfigError(f"keep={format_value(keeps)}: give shares in [0.001, 1), as (1/2, 1/3)")
+    if not are_numbers or not 1e-3 <= min(keeps) <= max(keeps) < 1 or len({*keeps}) < len(keeps):
+        raise ConfigError(f"keep={format_value(keeps)}: give shares in [0.001, 1), none twice")
     if not isinstance(scorers, Mapping):
         raise ConfigError(f"scorers={format_value(scorers)}: give them by name, {{'ema': Ema()}}")
     for name, scorer in scorers.items():

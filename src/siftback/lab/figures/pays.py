@@ -343,9 +343,7 @@ def group_for_map(methods: Sequence[MethodRatio]) -> dict[str, list[MethodRatio]
     """Returns the ratios that the map may show, by the label of the method."""
     of_errors = [case for case in methods if case.experiment.metric.name == "error"]
     cases = [case for case in of_errors if case.leaves_out and case.budget in case.experiment.curve]
-    by_label: dict[str, list[MethodRatio]] = {}
-    for case in cases:
-        by_label.setdefault(case.label, []).append(case)
+    by_label = {case.label: [like for like in cases if like.label == case.label] for case in cases}
     if of_default := ratios_of_default(cases):
         by_label[DEFAULT_LABEL] = of_default
     return by_label

@@ -45,10 +45,12 @@ from lightning_ranks import (
     validation,
 )
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from siftback import (
     EpochRule,
+    InfoBatch,
     Memory,
     NoiseGuard,
     SelectiveLoader,
@@ -177,6 +179,24 @@ def test_weights_of_a_rule_are_applied_to_the_mean():
     for kind in (Summed, Unreduced, ClassWeights):
         with pytest.raises(ConfigError, match="weights"):
             fit_remembering(kind(), memory=Half(), max_epochs=1)
+
+
+class Recomputed(Net):
+    """Its loss is computed without a gradient, and again in backward."""
+
+    def training_step(self, batch, batch_idx):
+        losses = lambda x: F.cross_entropy(self(x), batch[1])  # noqa: E731
+        return checkpoint(losses, batch[0].requires_grad_(), use_reentrant=True)
+
+
+@pytest.mark.parametrize("kind", [Summed, Unreduced, ClassWeights, Recomputed])
+def test_weights_to_come_that_cannot_be_applied_are_refused_in_the_first_step(kind):
+    module = kind()
+    with pytest.raises(ConfigError, match="weights"):
+        fit_remembering(module, memory=InfoBatch())
+    assert module.trainer.global_step == 0
+    if kind is Recomputed:
+        fit_remembering(kind(), memory=Memory(keep=0.5))
 
 
 @pytest.mark.parametrize("kind", [TwoLosses, NoLoss, OfOutputs, OfTokens, Sorted, Reversed])

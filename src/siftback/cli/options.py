@@ -206,8 +206,7 @@ def _own_option(parameter: inspect.Parameter, described: dict[str, str]) -> insp
     if get_origin(kind) is Annotated:
         return parameter
     text = described.get(name) or HELP[name]
-    is_argument = parameter.kind is not parameter.KEYWORD_ONLY
-    if parameter.default is parameter.empty and is_argument:
+    if parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY:
         return parameter.replace(annotation=Annotated[kind, typer.Argument(help=text)])
     flags = ["--" + name.replace("_", "-")] if kind is bool else []
     option = typer.Option(*flags, help=text, metavar=_value(name, kind, text))

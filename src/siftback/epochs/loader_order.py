@@ -86,10 +86,8 @@ def ranks_of(loader: Any) -> tuple[int, int]:
     What neither the loader nor its sampler says is that of ``torch.distributed`` for a
     ``DataLoader`` whose sampler is replaced; any other loader has all that it gives to itself.
     """
-    for owner in (loader, sampler_of(loader)):
-        if ranks := own_ranks(owner):
-            return ranks
-    return rank_and_world() if is_trackable(loader) else (0, 1)
+    ranks = own_ranks(loader) or own_ranks(sampler_of(loader))
+    return ranks or (rank_and_world() if is_trackable(loader) else (0, 1))
 
 
 def own_ranks(owner: Any) -> tuple[int, int] | None:

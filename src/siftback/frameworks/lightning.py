@@ -474,6 +474,8 @@ class SelectiveDataModule(LightningDataModule):
         output, catch = step.catch_losses(applied, (batch, *args), kwargs, count, checks=checks)
         if not step.is_recorded:
             catch.check_only(applied)
+            if checks and not loader.reweights and loader.memory and loader.memory.reweights:
+                step.try_weights(catch)  # of epochs to come
             (call,) = catch.calls
             if loader.memory and loader.memory.guard:
                 call.form.check_cross_entropy()

@@ -102,15 +102,22 @@ class TrainingStep:
             call = catch.calls[0]
             self.valid = valid_examples(call.form.ignored, call.targets)
             if reweights:
-                weights = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
-                catch.check_only(weights)
-                call.reduced(weights, self._reads)
-                self._reads.finish()
+                self.try_weights(catch)
             return call.checked()
         raise ConfigError(
             "training_step calls no loss function of torch.nn.functional outside of compiled "
             f"code, or catches every exception: {self._advice}"
         )
+
+    def try_weights(self, catch: "CaughtLosses") -> None:
+        """Makes sure that weights, which are to come, can be applied to what was caught.
+
+        Raises:
+            ConfigError: If they cannot.
+        """
+        catch.check_only(weights := torch.ones(catch.count, dtype=torch.float32))
+        catch.calls[0].reduced(weights, self._reads)
+        self._reads.finish()
 
     def catch_losses(
         self, weights: Tensor | None, args: Any, kwargs: Any, count: int, *, checks: bool
@@ -308,9 +315,11 @@ class CaughtLosses(TorchFunctionMode):
         count: As given.
         calls: The calls.
         value: What the first of them returned.
+        has_gradient: Whether it was called with gradients, unlike within a checkpoint's forward.
     """
 
     value: Tensor
+    has_gradient = True
 
     def __init__(
         self,
@@ -335,7 +344,7 @@ class CaughtLosses(TorchFunctionMode):
         self.calls.append(call)
         value = call.reduced(self._weights, self._reads)
         if len(self.calls) == 1:
-            self.value = value
+            self.value, self.has_gradient = value, torch.is_grad_enabled()
         return value
 
     def pair(self, trained: Tensor) -> LossPair:
@@ -357,10 +366,13 @@ class CaughtLosses(TorchFunctionMode):
                 f"loss each example has is not known: {self._advice}"
             )
         self.calls[0].checked()
-        if weights is not None and self.calls[0].reduction == "none":
+        unfit = 'has reduction="none"' if self.calls[0].reduction == "none" else ""
+        if not self.has_gradient:
+            unfit = "is computed without a gradient, as in a checkpoint"
+        if weights is not None and unfit:
             raise ConfigError(
-                f'{names[0]} in training_step has reduction="none", and the examples have weights, '
-                "which nothing applied: leave it out, or take a selector or rule without weights"
+                f"{names[0]} in training_step {unfit}, and the examples have weights, which "
+                "nothing applied: change that, or take a selector or rule without weights"
             )
 
 

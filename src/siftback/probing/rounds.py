@@ -119,8 +119,7 @@ class Rounds:
             self._round(turn, deadline)
             if turn == 0:
                 self.took.clear()
-            ended = time.monotonic()
-            if turn >= _LEAST_ROUNDS and 2 * ended - started > deadline:
+            if turn >= _LEAST_ROUNDS and 2 * time.monotonic() - started > deadline:
                 break
 
     def seconds(self) -> Seconds:

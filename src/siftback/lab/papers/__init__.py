@@ -89,15 +89,14 @@ def by_recipe(results: Path) -> Iterator[dict[str, str]]:
     Args:
         results: As for `beside`.
     """
-    claims_of: dict[str, list[dict[str, str]]] = {}
-    for claim, row in zip([*CLAIMS, OVERHEAD], beside(results), strict=True):
-        claims_of.setdefault(_recipe_of(claim), []).append(row)
+    rows = [*zip(map(_recipe_of, [*CLAIMS, OVERHEAD]), beside(results), strict=True)]
     for name in (*recipe_names(), ""):
         link = {"recipe": name and f"[`{name}`](recipes.md#the-recipes)"}
-        if name not in claims_of:
+        claims = [row for recipe_name, row in rows if recipe_name == name]
+        if not claims:
             recipe = find_recipe(name)
             yield link | {"of": recipe.source, "what": recipe.title}
-        for row in claims_of.get(name, ()):
+        for row in claims:
             numbers = {column: row[column] for column in ("what", "the paper's", "ours")}
             yield link | {"of": row["in"]} | numbers | {"measured here on": row["and here on"]}
 

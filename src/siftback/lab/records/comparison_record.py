@@ -262,10 +262,8 @@ class Comparison:
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """The runs of each configuration, in the order of the first of each."""
-        groups: dict[str, list[RunSummary]] = {}
-        for run in self.runs:
-            groups.setdefault(run.label, []).append(run)
-        return groups
+        labels = dict.fromkeys(run.label for run in self.runs)
+        return {label: [run for run in self.runs if run.label == label] for label in labels}
 
     def machine_of(self, run: RunSummary) -> str:
         """Returns the machine of a run: what its file names, or where the comparison began."""

@@ -432,7 +432,7 @@ def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:
     try:
         count, arguments = origin["examples"], origin["scores"]["environment"]["arguments"]
     except (KeyError, TypeError):
-        raise ConfigError(f"{path} holds no subset: give one that siftback prune wrote") from None
+        raise ConfigError(f"{path} holds no subset: give a file that siftback prune made") from None
     now = settings.recorded()
     changed = [
         f"{name} was {arguments.get(name)!r}, is {now[name]!r}"

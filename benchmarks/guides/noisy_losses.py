@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from guide_records import runs_at_best_rate, spread, write_record
+from guide_records import beside_plain, spread, start_training, write_record
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from siftback import RS2, Memory, SelectiveLoader
+from siftback import RS2, Memory
 from siftback.lab.data.load import load
 
 BATCH, WIDTH, LATENT, LEVELS = 128, 512, 16, 10
@@ -143,11 +143,6 @@ def train(task: str, method: str, images: Tensor, epochs: int, rate: float, seed
     """Trains a model by a method."""
     torch.manual_seed(seed)
     model = {"diffusion": Denoiser, "VAE": Autoencoder}[task](images.shape[1])
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    generator = torch.Generator().manual_seed(seed)
-    plain: Any = DataLoader(
-        TensorDataset(images), BATCH, shuffle=True, generator=generator, drop_last=True
-    )
     rules = {
         "random": RS2(keep=0.5),
         "memory": Memory(),
@@ -155,11 +150,15 @@ def train(task: str, method: str, images: Tensor, epochs: int, rate: float, seed
         "averaged": Memory(decay=0.9),
         "averaged over level": Memory(decay=0.9),
     }
-    loader = plain
-    if method != "plain":
-        loader = SelectiveLoader(plain, memory=rules[method], epochs=epochs, seed=seed)
-    steps = epochs * len(plain)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    loader, optimizer, schedule = start_training(
+        model,
+        TensorDataset(images),
+        rules.get(method),
+        batch_size=BATCH,
+        epochs=epochs,
+        rate=rate,
+        seed=seed,
+    )
     level_means = LevelMeans()
     for _ in range(epochs):
         for (batch,) in loader:
@@ -178,25 +177,10 @@ def train(task: str, method: str, images: Tensor, epochs: int, rate: float, seed
 
 def best_rates(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the test results of each method at the rate of the lowest validation loss."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in runs:
-        groups.setdefault((run["task"], run["method"]), []).append(run)
     rows = []
-    for (task, method), group in groups.items():
-        best = runs_at_best_rate(group)
-        plain = runs_at_best_rate(groups[task, "plain"])
-        level = "over level" if "level" in method else "memory"
-        rows.append(
-            {
-                "task": task, "method": method, "rate": best[0]["rate"],
-                "losses": [run["test"]["loss"] for run in best],
-                "differences": [
-                    run["test"]["loss"] - other["test"]["loss"]
-                    for run, other in zip(best, plain, strict=True)
-                ],
-                "example": [run["shares"][level] for run in plain],
-            }
-        )  # fmt: skip
+    for row, plain in beside_plain(runs, "task", "loss"):
+        level = "over level" if "level" in row["method"] else "memory"
+        rows.append(row | {"example": [run["shares"][level] for run in plain]})
     return rows
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from guide_records import runs_at_best_rate, spread, write_record
+from guide_records import beside_plain, spread, start_training, write_record
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from siftback import RS2, Memory, SelectiveLoader
+from siftback import RS2, Memory
 
 BATCH, WIDTH, INPUTS = 64, 64, 10
 HELD_OUT = 10_000
@@ -57,15 +57,10 @@ def train(method: str, data: TensorDataset, epochs: int, rate: float, seed: int)
     model = nn.Sequential(
         nn.Linear(INPUTS, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 1)
     )
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    generator = torch.Generator().manual_seed(seed)
-    plain = DataLoader(data, BATCH, shuffle=True, generator=generator, drop_last=True)
     rules = {"random": RS2(keep=0.5), "memory": Memory(), "fixed": Memory(keep=0.55)}
-    loader: Any = plain
-    if method != "plain":
-        loader = SelectiveLoader(plain, memory=rules[method], epochs=epochs, seed=seed)
-    steps = epochs * len(plain)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    loader, optimizer, schedule = start_training(
+        model, data, rules.get(method), batch_size=BATCH, epochs=epochs, rate=rate, seed=seed
+    )
     for _ in range(epochs):
         for x, y in loader:
             losses = F.mse_loss(model(x).squeeze(1), y, reduction="none")
@@ -87,19 +82,7 @@ def test(model: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float]:
 
 def best_rates(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the test results of each method at the rate of the lowest validation loss."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in runs:
-        groups.setdefault((run["targets"], run["method"]), []).append(run)
-    rows = []
-    for (targets, method), group in groups.items():
-        best = runs_at_best_rate(group)
-        plain = runs_at_best_rate(groups[targets, "plain"])
-        pairs = zip(best, plain, strict=True)
-        differences = [run["test"]["loss"] - other["test"]["loss"] for run, other in pairs]
-        losses = [run["test"]["loss"] for run in best]
-        row = {"targets": targets, "method": method, "rate": best[0]["rate"], "losses": losses}
-        rows.append(row | {"differences": differences})
-    return rows
+    return [row for row, _ in beside_plain(runs, "targets", "loss")]
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:

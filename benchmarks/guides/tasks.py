@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from guide_records import Run, runs_at_best_rate, spread, write_record
+from guide_records import Run, beside_plain, spread, start_training, write_record
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from siftback import RS2, Memory, SelectiveLoader, per_example
+from siftback import RS2, Memory, per_example
 from siftback.lab.data.load import load
 
 BATCH, CLASSES, HELD_OUT = 64, 10, 2000
@@ -249,15 +249,10 @@ def train(
     """Trains a network by a method."""
     torch.manual_seed(seed)
     model = task.make_model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    generator = torch.Generator().manual_seed(seed)
-    plain = DataLoader(data, BATCH, shuffle=True, generator=generator, drop_last=True)
     rules = {"random": RS2(keep=0.5), "memory": Memory()}
-    loader: Any = plain
-    if method != "plain":
-        loader = SelectiveLoader(plain, memory=rules[method], epochs=epochs, seed=seed)
-    steps = epochs * len(plain)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    loader, optimizer, schedule = start_training(
+        model, data, rules.get(method), batch_size=BATCH, epochs=epochs, rate=rate, seed=seed
+    )
     for _ in range(epochs):
         for inputs, targets in loader:
             losses = task.losses(model(inputs), targets)
@@ -280,18 +275,7 @@ def test(task: Task, model: nn.Module, data: TensorDataset) -> dict[str, float]:
 
 def best_rates(runs: Sequence[Run]) -> list[Run]:
     """Returns the test results of each method at the rate of the lowest validation loss."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run["task"], run["method"]), []).append(run)
-    rows = []
-    for (task, method), group in groups.items():
-        best = runs_at_best_rate(group)
-        plain = runs_at_best_rate(groups[task, "plain"])
-        errors, others = ([run["test"]["error"] for run in each] for each in (best, plain))
-        differences = [error - other for error, other in zip(errors, others, strict=True)]
-        row = {"task": task, "method": method, "rate": best[0]["rate"], "errors": errors}
-        rows.append(row | {"differences": differences})
-    return rows
+    return [row for row, _ in beside_plain(runs, "task", "error")]
 
 
 def table(rows: list[Run]) -> list[str]:

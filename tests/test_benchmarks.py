@@ -10,24 +10,31 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmark_calls import FOLDER, SCRIPTS
 from scripts import load_script
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.recipes.recipe import Scale, find_recipe
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+SCRIPT = Path(__file__).parent / "benchmark_calls.py"
+ANOTHER_RECIPE = ("--recipe", "map", "--only", "fonts:1000,hard=0.5", "--seeds", "1")
 
 
 def run(*arguments):
-    """Runs the benchmark in a process of its own, as a module beside it is named transformers."""
-    command = [sys.executable, FOLDER / "gpu.py", "--device", "cpu", "--quick", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    """Runs the script, and gives what it prints."""
+    command = [sys.executable, SCRIPT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_each_way_of_a_step_is_timed_beside_plain_training(tmp_path):
-    run("--json", tmp_path / "gpu.json")
-    record = json.loads((tmp_path / "gpu.json").read_text())
+@pytest.fixture(scope="module")
+def ran(filled_once):
+    """The folder of the script, and in ``printed.txt`` what it printed."""
+    return filled_once("benchmarks", lambda out: (out / "printed.txt").write_text(run(out)))
+
+
+def test_each_way_of_a_step_is_timed_beside_plain_training(ran):
+    record = json.loads((ran / "steps.json").read_text())
     measured = defaultdict(dict)
     for row in record["rows"]:
         training, _, way = row["setting"].partition(": ")
@@ -41,23 +48,8 @@ def test_each_way_of_a_step_is_timed_beside_plain_training(tmp_path):
         assert row["over plain's"] == pytest.approx(row["milliseconds a step"] / plain)
 
 
-def test_what_every_script_imports_is_there():
-    program = """
-import runpy, sys
-path = list(sys.path)
-for script in sys.argv[1:]:
-    sys.path[:] = [script.rpartition("/")[0], *path]
-    runpy.run_path(script, run_name="imported")
-"""
-    scripts = sorted(map(str, FOLDER.rglob("*.py")))
-    assert len(scripts) > 25
-    done = subprocess.run(
-        [sys.executable, "-c", program, *scripts], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-ANOTHER_RECIPE = ("--recipe", "map", "--only", "fonts:1000,hard=0.5", "--seeds", "1")
+def test_what_every_script_imports_is_there(ran):
+    assert len(SCRIPTS) > 25
 
 
 @pytest.mark.slow
@@ -71,42 +63,18 @@ ANOTHER_RECIPE = ("--recipe", "map", "--only", "fonts:1000,hard=0.5", "--seeds",
 )
 @pytest.mark.sampled(2)
 def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(
-    tmp_path, options, count, page, text
+    ran, tmp_path, options, count, page, text
 ):
-    budgets = ("--budgets", "--folder", tmp_path, "--processes", "2", *options)
-    assert f"0 of {count} runs" in run(*budgets, "--minutes", "0")
-    assert f"{count} of {count} runs" in run(*budgets)
-    assert text in (tmp_path / page).read_text()
+    out = tmp_path if options else ran
+    printed = run(out, *options) if options else (ran / "printed.txt").read_text()
+    before, after = f"0 of {count} runs", f"{count} of {count} runs"
+    assert printed.index(before) < printed.index(after)
+    assert text in (out / page).read_text()
 
 
-JOINED = """
-import sys
-from pathlib import Path
-sys.path[:0] = sys.argv[2:]
-import gpu
-import written_records as written
-from siftback.lab.experiments.comparison import Plan
-from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.settings import Settings
-
-whole, part = Path(sys.argv[1], "whole"), Path(sys.argv[1], "part")
-settings = Settings(data="digits", model="cnn", budget=4.0)
-plan = Plan(settings, ["traditional", "sb"], [1.0], [0])
-of_before = written.comparison(whole)
-written.add(of_before, "traditional", [(1.0, 1, 1.0, 50.0)])
-written.add(of_before, "sb", [(1.0, 1, 1.0, 40.0)])
-written.add(written.comparison(part), "traditional", [(1.0, 1, 1.0, 30.0)])
-gpu.join_runs(plan, whole, [part])
-print({run.strategy: run.test_error_final for run in Comparison.read(whole).runs})
-"""
-
-
-def test_a_run_that_is_trained_again_replaces_its_entry_too(tmp_path):
-    folders = FOLDER, FOLDER.parent / "tests"
-    command = [sys.executable, "-c", JOINED, tmp_path, *folders]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "{'traditional': 30.0, 'sb': 40.0}"
+def test_a_run_that_is_trained_again_replaces_its_entry_too(ran):
+    errors = json.loads((ran / "joined.json").read_text())
+    assert errors == {"traditional": 30.0, "sb": 40.0}
 
 
 def test_the_budgets_of_a_gpu_have_a_curve_of_five_for_each_set():
@@ -147,7 +115,7 @@ def reading():
 
 
 def test_what_is_left_out_is_not_decoded_except_of_shards(reading, tmp_path):
-    count = 256
+    count = 128
     pixels = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
     labels = torch.arange(count) % 10
     data = ImageData("random", pixels, labels, pixels[:1], labels[:1], names=tuple("0123456789"))

@@ -38,9 +38,9 @@ test-fast: .venv/dev  ## Run one case of each test that trains little, in less t
 unit: .venv/dev  ## Run every test; of those that are sampled, some cases.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-every: .venv/dev  ## Run every case of the tests of which `make unit` runs some cases.
+every: .venv/dev  ## Run every case of the tests of which `make unit` runs some cases or none.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
-		--every-case -m sampled
+		--every-case -m "sampled or nightly"
 
 coverage: .venv/dev  ## Run every test, and print the lines that none of them ran.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal \

@@ -65,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts slow tests first, and leaves out cases of those that are sampled.
+    """Puts slow tests first, and leaves out those of the night and cases of those that are sampled.
 
     Of n cases in turn, all but the first are left out. If slow tests were last, one process would
     run them while all others have ended.
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         mark = item.get_closest_marker("sampled")
         name = item.nodeid.partition("[")[0]
-        is_left = mark is not None and cases[name] % mark.args[0]
+        is_left = item.get_closest_marker("nightly") or (mark and cases[name] % mark.args[0])
         cases[name] += 1
         (left if is_left else kept).append(item)
     config.hook.pytest_deselected(items=left)
@@ -90,6 +90,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leaves out what a file imported too, as trainers ask for a collection at each end."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -24,9 +24,8 @@ from siftback.frameworks import huggingface_refusals
 
 
 @pytest.fixture(autouse=True)
-def _briefly(monkeypatch, caplog):
+def _briefly(monkeypatch):
     monkeypatch.setattr(huggingface_refusals, "MEASURED_SECONDS", 0.1)
-    caplog.set_level("ERROR")
 
 
 def cross_entropy(outputs, labels, num_items_in_batch=None):

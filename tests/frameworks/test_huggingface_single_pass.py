@@ -22,12 +22,6 @@ from siftback import TopK, sequence_losses
 from siftback.errors import TraceError
 
 
-@pytest.fixture(autouse=True)
-def _quiet(caplog):
-    """Tracing logs much, which a failure would print."""
-    caplog.set_level("ERROR")
-
-
 @pytest.mark.slow
 def test_a_single_pass_is_the_mean_of_the_kept_rows(tmp_path):
     settings = {

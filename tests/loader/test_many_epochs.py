@@ -7,7 +7,7 @@ import pytest
 
 from scripts import load_script
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.nightly]
 
 
 def test_all_make_equally_many_steps_and_keep_the_same_weights(capsys):

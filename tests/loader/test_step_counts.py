@@ -85,6 +85,7 @@ MEMORIES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("make", MEMORIES.values(), ids=MEMORIES)
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_a_rule_of_a_fixed_count_has_known_steps(make, pool):
@@ -107,6 +108,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_exact_selection_has_known_steps(schedule, pool):
@@ -115,6 +117,7 @@ def test_exact_selection_has_known_steps(schedule, pool):
     check_counts(loader_of(keep=0.37, exact=True, schedule=schedule, **pool))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("row", FAMILY.values(), ids=FAMILY)
 @pytest.mark.parametrize("schedule", [None, SCHEDULES["annealed"], SCHEDULES["interrupts"]])
 def test_whatever_the_selector(row, schedule):

@@ -31,11 +31,10 @@ def made(name, keep=KEEP):
 
 def sampled(name, scores, generator):
     """float64[TRIALS, N], the weights of first selections; 0 where a row is not kept."""
-    selector, weights = made(name), torch.zeros(TRIALS, len(scores), dtype=torch.float64)
-    state, scores = selector.state_dict(), torch.tensor(scores)
+    weights = torch.zeros(TRIALS, len(scores), dtype=torch.float64)
+    scores = torch.tensor(scores)
     for trial in weights:
-        selector.load_state_dict(state)
-        kept = selector.select(scores, generator)
+        kept = made(name).select(scores, generator)
         trial[kept.positions] = kept.weights.double()
     return weights
 
@@ -175,6 +174,7 @@ EXTREME = {
 }
 
 
+@pytest.mark.sampled(3)
 @every
 @pytest.mark.parametrize("scores", EXTREME.values(), ids=EXTREME)
 @pytest.mark.parametrize("count", [None, 1, 4, 9])

@@ -243,6 +243,7 @@ def results_of(name, made):
     return None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", KINDS)
 def test_the_default_dtype_changes_nothing(name, dtype, default_dtype):

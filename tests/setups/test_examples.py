@@ -201,6 +201,7 @@ def test_as_many_examples_as_channels_and_boxes(collate):
 RULES = [(Memory, size) for size in (1, 2, 3, 8)] + [(lambda: Stale(0.5, every=2), 8)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rule", "size"), RULES, ids=["1", "2", "3", "8", "stale"])
 @pytest.mark.parametrize(("collate", "numbers"), RIGHT.values(), ids=RIGHT)
 def test_rules_remember_the_loss_of_the_right_example(collate, numbers, size, rule):

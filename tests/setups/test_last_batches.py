@@ -105,6 +105,7 @@ class Sorted(BatchSampler):
         yield from map(sorted, super().__iter__())
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -123,6 +124,7 @@ def test_whatever_the_loader_and_the_pool(make, pool, size, drawn):
         assert len(batches) == count_batches(drawn, loader.batch_size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_whatever_the_rule(make, size):
@@ -144,6 +146,7 @@ SELECTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("arguments", SELECTIONS.values(), ids=SELECTIONS)
 @pytest.mark.parametrize("pool", [2, 3, 5, 8, 20])
 @pytest.mark.parametrize("source", [DataLoader, list])

@@ -282,6 +282,7 @@ PROBABILITIES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", PROBABILITIES)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_two_probabilities_multiply(sampler, rule):
@@ -557,6 +558,7 @@ RESUMED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", ["memory", "ucb", "rs2", "kakurenbo", "seta"])
 @pytest.mark.parametrize("sampler", RESUMED)
 def test_a_training_is_gone_on_with_bit_for_bit(sampler, rule):

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-import siftback
 from siftback import (
     RS2,
     Ema,
@@ -195,31 +194,6 @@ def of_few_kept(count):
     return refusal(training.train), len(training.steps)
 
 
-def single_pass(saved=None):
-    """`SinglePass` within DistributedDataParallel, and its state at `STOP`, to go on from."""
-    sift = siftback.SinglePass(network(), F.cross_entropy, keep=1 / 2)
-    model = DistributedDataParallel(sift)
-    model(*data()[:4]).backward()  # as above
-    model.zero_grad()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    plain = DataLoader(data(), 2 * BATCH, sampler=SelectiveSampler(data()))
-    if saved is not None:
-        sift.load_state_dict(torch.load(io.BytesIO(saved), weights_only=True))
-    steps = []
-    for epoch in range(EPOCHS):
-        for step, batch in enumerate(plain):
-            if saved is not None and (epoch, step) < STOP:
-                continue
-            if (epoch, step) == STOP:
-                torch.save(sift.state_dict(), state := io.BytesIO())
-            model(*batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            steps.append((epoch, sift.selection.positions))
-    weights = [weight.detach().clone() for weight in sift.parameters()]
-    return {"steps": steps, "weights": weights, "state": state.getvalue()}
-
-
 def main(out):
     faulthandler.dump_traceback_later(200, exit=True)  # that no process outlives the test
     early = SelectiveSampler(data())
@@ -243,9 +217,6 @@ def main(out):
     sharded = Training("selective-backprop", "fsdp2", data(), scorer=Ema())
     found["copied"] = refusal(sharded.train)
     found["early"] = [refusal(lambda one=one: next(iter(one))) for one in (early, *loaders)]
-    if world > 2:  # of two: tests/single_pass
-        whole = single_pass()
-        found["single pass"] = whole, single_pass(whole["state"])
     torch.save(found, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()
 

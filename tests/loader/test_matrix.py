@@ -169,16 +169,3 @@ def test_an_epoch_that_draws_fewer_than_processes_is_refused(ranks):
         assert steps == 0
         count = 2 * len(ranks)
         assert f"of {count} examples in epoch 0, fewer than there are processes" in message
-
-
-def test_single_pass_keeps_equal_weights_and_goes_on_bit_for_bit(ranks):
-    if len(ranks) == 2:
-        pytest.skip("two processes are those of tests/single_pass/test_processes.py")
-    weights = ranks[0]["single pass"][0]["weights"]
-    for rank in ranks:
-        whole, again = rank["single pass"]
-        assert 0 < len(again["steps"]) < len(whole["steps"])
-        for step, same in zip(whole["steps"][-len(again["steps"]) :], again["steps"], strict=True):
-            torch.testing.assert_close(step, same, rtol=0, atol=0)
-        for one in (whole, again):
-            torch.testing.assert_close(one["weights"], weights, rtol=0, atol=0)

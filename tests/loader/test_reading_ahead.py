@@ -450,6 +450,7 @@ def test_indices_may_be_overwritten_as_soon_as_losses_were_recorded(attach):
         known(loader, epoch, trained)
 
 
+@pytest.mark.sampled(3)
 @ahead_by
 @pytest.mark.parametrize("attach", [False, True])
 def test_a_loop_that_gives_indices_may_leave_out_batches_and_examples(ahead, attach):

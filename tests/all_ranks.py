@@ -5,6 +5,8 @@ ending. The processes are forked where ``torchrun`` would start them, from one t
 scripts, as importing takes longer than most of them take; and have the environment of ``torchrun``.
 """
 
+import faulthandler
+import gc
 import importlib
 import os
 import sys
@@ -12,7 +14,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 
 import torch.distributed.fsdp  # noqa: F401, which wrappers of models would import in each process
-from torch.distributed import TCPStore
+from torch import distributed
 
 import siftback.single_pass.single_pass  # noqa: F401, with the compiler
 
@@ -25,14 +27,17 @@ def run(rank, processes, ports, scripts, out):
         "WORLD_SIZE": processes,
         "LOCAL_WORLD_SIZE": processes,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": ports.get(),
         "TORCHELASTIC_RUN_ID": "none",
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_USE_AGENT_STORE": True,
     }
     os.environ.update({name: str(value) for name, value in names.items()})
-    for script in scripts:
+    for script, port in zip(scripts, ports.get(), strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        faulthandler.dump_traceback_later(250, exit=True)  # that no process outlives the test
         script.main(out / script.__name__)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def main(processes, out, paths):
@@ -47,12 +52,16 @@ def main(processes, out, paths):
         forking.Process(target=run, args=(rank, processes, ports, scripts, out))
         for rank in range(processes)
     ]
+    gc.collect()
+    gc.freeze()  # as each collection would copy what was imported
     for rank in ranks:
         rank.start()
-    # Only now, as nothing is forked beside the threads of a store.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    # Only now, as nothing is forked beside the threads of a store; a script finds no other's keys.
+    stores = [
+        distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in paths
+    ]
     for _ in ranks:
-        ports.put(store.port)
+        ports.put([store.port for store in stores])
     waiting = {rank.sentinel: rank for rank in ranks}
     while waiting:
         for ended in connection.wait(list(waiting)):

@@ -3,12 +3,20 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 FOLDER = Path(__file__).parent
 FORKED = [sys.executable, FOLDER / "all_ranks.py"]
+FRAMEWORKS = {
+    "keras": ["keras"],
+    "accelerate": ["accelerate"],
+    "huggingface": ["transformers"],
+    "ray": ["ray"],
+    "lightning": ["lightning", "torchdata"],
+}
 TORCHRUN = [
     *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
     *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
@@ -31,13 +39,19 @@ def run_by_ranks(out, *scripts, processes=2, timeout):
     run_in_processes([*FORKED, processes, out, *scripts], timeout)
 
 
-def found_by_ranks(script, out, *, timeout):
-    """Gives what each of two processes of a script saved as ``RANK.pt`` in its folder, by rank."""
-    run_by_ranks(out, script, timeout=timeout)
-    return [torch.load(out / Path(script).name / f"{rank}.pt") for rank in range(2)]
+def found_of_framework(filled_once, name):
+    """Gives the folder of a framework's two processes, and what each saved as ``RANK.pt``, by rank.
+
+    They are those of all frameworks that are installed, as importing PyTorch for each takes longer.
+    """
+    found = [name for name, needed in FRAMEWORKS.items() if all(map(find_spec, needed))]
+    scripts = [f"frameworks/{name}_ranks" for name in found]
+    out = filled_once("frameworks", lambda out: run_by_ranks(out, *scripts, timeout=500))
+    out /= f"{name}_ranks"
+    return out, [torch.load(out / f"{rank}.pt") for rank in range(2)]
 
 
 def found_by_torchrun(script, out, *, timeout):
-    """Gives the same of ``torchrun script OUT``, whose processes share no imports."""
+    """Gives what each of two processes of ``torchrun script OUT`` saved as ``RANK.pt``, by rank."""
     run_in_processes([*TORCHRUN, FOLDER / f"{script}.py", out], timeout)
     return [torch.load(out / f"{rank}.pt") for rank in range(2)]

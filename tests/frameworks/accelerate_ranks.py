@@ -1,6 +1,5 @@
 """A process of two, for `test_accelerate`: `main`, or ``torchrun ... this OUT``."""
 
-import faulthandler
 import sys
 from pathlib import Path
 
@@ -96,7 +95,6 @@ def refused(accelerator, **arguments):
 
 
 def main(out):
-    faulthandler.dump_traceback_later(100, exit=True)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     rank = accelerator.process_index
     found = {"world": accelerator.num_processes, "kind": accelerator.distributed_type.value}

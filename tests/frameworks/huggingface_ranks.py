@@ -152,7 +152,6 @@ def main(folder):
             found[method]["resumed"] = found_in(trained(folder, method, place), method)
     rank = torch.distributed.get_rank()
     torch.save(found, folder / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import faulthandler
 import sys
 from pathlib import Path
 
@@ -107,7 +106,6 @@ def refusals():
 
 
 def main(out):
-    faulthandler.dump_traceback_later(150, exit=True)
     distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     found = {method: train(method) for method in METHODS}
     for method in STOP:
@@ -117,7 +115,6 @@ def main(out):
     found["normalised"] = train("in_batch", norm=keras.layers.BatchNormalization, epochs=1)
     found["refused"] = refusals()
     torch.save(found, out / f"{distributed.get_rank()}.pt")
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 For `test_lightning_processes`: `main`, or ``torchrun ... this OUT``.
 """
 
-import faulthandler
 import os
 import sys
 import warnings
@@ -227,7 +226,6 @@ def in_fabric():
 
 
 def main(folder):
-    faulthandler.dump_traceback_later(100, exit=True)
     warnings.filterwarnings("ignore")
     found = {"fabric": in_fabric(), **on_ranks(folder), "single pass": single_pass()}
     torch.save(found, folder / f"{os.environ['RANK']}.pt")

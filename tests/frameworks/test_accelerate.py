@@ -25,7 +25,7 @@ from siftback import (
     SelectiveSampler,
 )
 from siftback.errors import BatchError, ConfigError, StateError
-from torchrun import found_by_ranks
+from torchrun import found_of_framework
 from toys import AT_ONCE
 
 accelerate = pytest.importorskip("accelerate", reason="needs pip install siftback[accelerate]")
@@ -232,14 +232,14 @@ def test_the_entries_for_a_tracker_are_those_of_the_statistics(method):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("ranks")
+def folder_and_ranks(filled_once):
+    """Where both processes saved to, and their notes, by rank."""
+    return found_of_framework(filled_once, "accelerate")
 
 
-@pytest.fixture(scope="module")
-def ranks(folder):
-    """The notes of both processes, by rank."""
-    return found_by_ranks("frameworks/accelerate_ranks", folder, timeout=150)
+@pytest.fixture
+def ranks(folder_and_ranks):
+    return folder_and_ranks[1]
 
 
 def examples_of(found, epoch):
@@ -306,12 +306,12 @@ def test_what_two_processes_would_both_read_is_refused(ranks):
 
 
 @pytest.mark.distributed
-def test_a_state_of_another_number_of_processes_is_refused(ranks, folder):
+def test_a_state_of_another_number_of_processes_is_refused(folder_and_ranks):
     accelerator, net = on_cpu(), Network()
     prepare(accelerator, shuffled(), **arguments("memory", net))
     accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
     with pytest.raises(StateError, match="saved by 2 processes, and there are 1"):
-        accelerator.load_state(folder / "accelerate_ranks" / "memory")
+        accelerator.load_state(folder_and_ranks[0] / "memory")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchrun import found_by_ranks
+from torchrun import found_of_framework
 
 pytest.importorskip("transformers")
 
@@ -25,15 +25,14 @@ pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where both processes saved to."""
-    return tmp_path_factory.mktemp("ranks")
+def folder_and_ranks(filled_once):
+    """Where both processes saved to, and their notes, by rank."""
+    return found_of_framework(filled_once, "huggingface")
 
 
-@pytest.fixture(scope="module")
-def ranks(folder):
-    """The notes of both processes, by rank."""
-    return found_by_ranks("frameworks/huggingface_ranks", folder, timeout=500)
+@pytest.fixture
+def ranks(folder_and_ranks):
+    return folder_and_ranks[1]
 
 
 def test_two_processes_keep_rows_of_their_own_and_make_one_step(ranks, tmp_path):
@@ -122,12 +121,13 @@ def test_a_single_pass_in_two_processes_is_the_mean_of_their_kept_rows(ranks):
             torch.testing.assert_close(gradient, weight.grad)
 
 
-def test_a_single_pass_in_two_processes_evaluates_and_saves_the_model_itself(ranks, folder):
+def test_a_single_pass_in_two_processes_evaluates_and_saves_the_model_itself(folder_and_ranks):
+    folder, ranks = folder_and_ranks
     for rank in ranks:
         ours, plain = rank["single_pass"]["evaluated"]
         assert ours == plain
     saved, report = LookupForCausalLM.from_pretrained(
-        folder / "huggingface_ranks" / "single_pass" / "checkpoint-4", output_loading_info=True
+        folder / "single_pass" / "checkpoint-4", output_loading_info=True
     )
     assert not any(report.values())
     assert same(list(saved.parameters()), ranks[0]["single_pass"]["whole"]["weights"])

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from torchrun import found_by_ranks
+from torchrun import found_of_framework
 
 pytest.importorskip("keras", reason="needs pip install siftback[keras]")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return found_by_ranks("frameworks/keras_ranks", tmp_path_factory.mktemp("ranks"), timeout=200)
+def ranks(filled_once):
+    return found_of_framework(filled_once, "keras")[1]
 
 
 def by_pass(found, sizes):

@@ -13,19 +13,17 @@ from torch.nn import functional as F
 from siftback import Fresh, InBatch
 from siftback.errors import StateError
 from siftback.frameworks.lightning import SelectiveCallback
-from torchrun import found_by_ranks
+from torchrun import found_of_framework
 from toys import AT_ONCE
 
 pytestmark = EXPECTED_WARNINGS
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(filled_once):
     """The folder of the checkpoints, and the notes of both processes, by rank."""
     pytest.importorskip("torchdata")
-    out = tmp_path_factory.mktemp("ranks")
-    found = found_by_ranks("frameworks/lightning_ranks", out, timeout=180)
-    return out / "lightning_ranks", found
+    return found_of_framework(filled_once, "lightning")
 
 
 def assert_shared(one, other, sizes):

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from torchrun import found_by_ranks
+from torchrun import found_of_framework
 
 COUNT, EPOCHS, BATCH = 250, 3, 32
 
@@ -12,8 +12,8 @@ COUNT, EPOCHS, BATCH = 250, 3, 32
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs pip install ray[train]")
-def test_two_workers_take_equal_steps_on_examples_of_their_own(tmp_path):
-    workers = found_by_ranks("frameworks/ray_ranks", tmp_path, timeout=150)
+def test_two_workers_take_equal_steps_on_examples_of_their_own(filled_once):
+    _, workers = found_of_framework(filled_once, "ray")
     share = COUNT // 2
     steps = -(-share // BATCH)
     assert [worker["steps"] for worker in workers] == [EPOCHS * steps] * 2

@@ -2,6 +2,7 @@
 
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,7 @@ import pytest
 import siftback
 import siftback.contrib
 from siftback.lab.strategies.table import STRATEGIES, call_of
-from torchrun import TORCHRUN, run_in_processes
+from torchrun import run_by_ranks
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -41,11 +42,10 @@ def test_its_blocks_run_in_turn(page, tmp_path, monkeypatch):
 
 
 CALLS = """
-from pathlib import Path
-one_of_several()
-for _ in range(2):  # saves, and goes on from there
-    saved_by_four_and_loaded_by_two(Path(__file__).parent / "saved")
-torch.distributed.destroy_process_group()
+def main(out):
+    one_of_several()
+    for _ in range(2):  # saves, and goes on from there
+        saved_by_four_and_loaded_by_two(out / "saved")
 """
 
 
@@ -53,7 +53,7 @@ def test_the_functions_for_several_processes_run_in_them(tmp_path):
     page = ROOT / "docs" / "guides" / "processes.md"
     script = tmp_path / "page.py"
     script.write_text("\n".join(block for _, block in blocks(page)) + CALLS, encoding="utf-8")
-    run_in_processes([*TORCHRUN, script], timeout=180)
+    run_by_ranks(tmp_path, script.with_suffix(""), timeout=180)
 
 
 def test_every_fence_that_is_python_is_found():
@@ -73,7 +73,9 @@ def test_the_first_example_s_loop_is_twelve_lines():
     assert len(loop.splitlines()) <= 12
 
 
-def test_the_readme_s_blocks_run_as_a_file_to_the_exact_step_and_print_what_was_saved(tmp_path):
+def test_the_readme_s_blocks_run_as_a_file_to_the_exact_step_and_print_what_was_saved(
+    tmp_path, capsys
+):
     script = ""
     for padding, block in blocks(ROOT / "README.md"):
         script += padding[script.count("\n") :] + block
@@ -81,12 +83,10 @@ def test_the_readme_s_blocks_run_as_a_file_to_the_exact_step_and_print_what_was_
             script += "assert schedule.last_epoch == loader.total_steps; ends = True\n"
     path = tmp_path / "example.py"
     path.write_text(script + "assert ends", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+    runpy.run_path(str(path), run_name="__main__")  # in this process, as imports are slow
     found = re.fullmatch(
-        r"(\d+) passes over the data in 4 epochs, (\d+) examples not read\n", done.stdout
+        r"(\d+) passes over the data in 4 epochs, (\d+) examples not read\n",
+        capsys.readouterr().out,
     )
     passes, unread = map(int, found.groups())
     assert 9 < passes < 14, "about twelve, as the README says"

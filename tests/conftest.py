@@ -180,13 +180,14 @@ def found_in(filled_once: Callable[..., Path]) -> Callable[[str, int], list[Any]
     """Gives what each process found in a script, by rank."""
     import torch  # which not all tests need
 
-    from torchrun import run_by_ranks
+    from torchrun import FORKED, run_in_processes
+
+    def fill(out: Path) -> None:
+        groups = [[number, out / str(number), *scripts] for number, scripts in RANKS.items()]
+        run_in_processes([*FORKED, *itertools.chain(*groups)], timeout=500)
 
     def found(script: str, processes: int) -> list[Any]:
-        out = filled_once(
-            f"{processes}-processes",
-            lambda out: run_by_ranks(out, *RANKS[processes], processes=processes, timeout=360),
-        )
-        return [torch.load(out / script / f"{rank}.pt") for rank in range(processes)]
+        out = filled_once("ranks", fill) / str(processes) / script
+        return [torch.load(out / f"{rank}.pt") for rank in range(processes)]
 
     return found

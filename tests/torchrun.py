@@ -34,9 +34,9 @@ def run_in_processes(command, timeout):
     assert done.returncode == 0, done.stderr
 
 
-def run_by_ranks(out, *scripts, processes=2, timeout):
-    """Runs scripts, by their paths from here without the ending, in so many processes."""
-    run_in_processes([*FORKED, processes, out, *scripts], timeout)
+def run_by_ranks(out, *scripts, timeout):
+    """Runs scripts, by their paths from here without the ending, in two processes."""
+    run_in_processes([*FORKED, 2, out, *scripts], timeout)
 
 
 def found_of_framework(filled_once, name):

@@ -122,7 +122,8 @@ class _Gradients(TrainerCallback):
         self.trainer = trainer
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        found = [weight.grad.clone() for weight in self.trainer.model.parameters()]
+        weights = self.trainer.model.parameters()
+        found = [weight.grad.clone() for weight in weights if weight.requires_grad]
         self.trainer.gradients.append(found)
 
 

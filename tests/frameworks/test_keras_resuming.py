@@ -1,9 +1,5 @@
 """Keras 3: training goes on from saved weights as if it had not stopped."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +9,7 @@ from siftback.errors import ConfigError, StateError
 
 keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
 
+from keras_kills import kills_of  # noqa: E402
 from keras_models import (  # noqa: E402
     BATCH,
     COUNT,
@@ -112,26 +109,13 @@ def test_a_selector_of_one_s_own_cannot_be_saved_with_the_model(tmp_path):
 # Within an epoch
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """The folder of trainings that were killed every few steps, and of others that were not."""
-    out = tmp_path_factory.mktemp("kills")
-    script = Path(__file__).with_name("keras_kills.py")
-    done = subprocess.run(
-        [sys.executable, script, out], capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr
-    return out, dict(line.split() for line in done.stdout.splitlines())
-
-
 @pytest.mark.parametrize("form", ["memory", "selective-backprop"])
-def test_a_training_that_is_killed_again_and_again_is_the_same_bit_for_bit(killed, form):
-    out, kills = killed
-    assert int(kills[form]) >= 3
+def test_a_training_that_is_killed_again_and_again_is_the_same_bit_for_bit(form, tmp_path):
+    assert kills_of(form, tmp_path) >= 3
 
     def steps(folder):
         found = {}
-        for line in (out / folder / "steps.txt").read_text().splitlines():
+        for line in (tmp_path / folder / "steps.txt").read_text().splitlines():
             step, *read = map(int, line.split())
             assert found.setdefault(step, read) == read
         return found
@@ -139,7 +123,7 @@ def test_a_training_that_is_killed_again_and_again_is_the_same_bit_for_bit(kille
     whole = steps(form)
     assert len(whole) == 15
     assert steps(f"{form}-killed") == whole
-    one, other = (np.load(out / name / "weights.npz") for name in (form, f"{form}-killed"))
+    one, other = (np.load(tmp_path / name / "weights.npz") for name in (form, f"{form}-killed"))
     assert len(one.files) > 5
     assert all(np.array_equal(one[name], other[name]) for name in one.files)
 
@@ -192,6 +176,7 @@ def saved(request, tmp_path_factory):
     return request.param, folder, model
 
 
+@pytest.mark.sampled(3)
 def test_weights_go_on_where_workers_read_and_between_epochs(saved):
     form, folder, whole = saved
     assert int(whole.optimizer.iterations) == 12
@@ -212,6 +197,7 @@ def test_a_first_batch_of_one_row_is_trained_on(stop, tmp_path):
     assert equal(resumed, whole)
 
 
+@pytest.mark.sampled(3)
 def test_weights_saved_within_an_epoch_are_refused_where_it_does_not_go_on(saved, tmp_path):
     form, folder, _ = saved
     path = folder / "2.weights.h5"

@@ -2,13 +2,13 @@
 
 PyTorch takes the tensors for those of another device: they do not mix with the processor's, and a
 copy from one to the other is an operation. It is registered for a whole process, so that tests run
-this file, which prints the waits of every selector and scorer as JSON.
+`find_waits` in another.
 """
 
-import json
 import math
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -153,11 +153,12 @@ def keep_rows_of_the_device(data: torch.Tensor) -> None:
     Batch(data, COUNT, data.device, torch.arange(COUNT), lists=frozenset()).keep(rows, weights)
 
 
-def main() -> None:
-    """Prints {"drawn": {selector: waits}, "counted": likewise with a count, "scored": scorers}.
+def find_waits(done: Connection) -> None:
+    """Sends {"drawn": {selector: waits}, "counted": likewise with a count, "scored": scorers}.
 
     And "kept": the waits where a batch of the device keeps rows that were drawn on the host.
     """
+    _setup_privateuseone_for_python_backend(NAME)
     found: dict[str, dict[str, list[str]]] = {"drawn": {}, "counted": {}, "scored": {}}
     rows, generator = torch.arange(COUNT), seeded()
     scores = Remote(torch.rand(COUNT, generator=generator))
@@ -180,9 +181,4 @@ def main() -> None:
         "rows of the host": waits_of(partial(keep_rows, batch)),
         "rows of the device": waits_of(partial(keep_rows_of_the_device, inputs)),
     }
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    _setup_privateuseone_for_python_backend(NAME)
-    main()
+    done.send(found)

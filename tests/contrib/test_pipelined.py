@@ -65,6 +65,7 @@ def test_without_working_ahead_it_is_plain_selective_backprop_bit_for_bit(place,
     scored.close()
 
 
+@pytest.mark.usefixtures("forked_replicas")
 def test_a_process_gives_what_taking_turns_gives():
     how = {"depth": 3, "sync_every": 2}
     given, weights, loader, process = trained(pipelined("process", **how))
@@ -235,6 +236,7 @@ def scoring(source):
 
 @vital
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pytest.mark.sampled(3)
 def test_batches_and_scores_continue_from_anywhere(source):
     check_resumes(scoring(source), every=3)
     scores = [float(given[1].sum()) for given in scoring(source)()[1]() if given is not None]

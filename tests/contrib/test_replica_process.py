@@ -80,7 +80,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.usefixtures("forked_replicas")
 @linux
 @pytest.mark.parametrize(("losses", "message"), FAILURES.values(), ids=FAILURES)
 def test_what_goes_wrong_in_the_replica_is_reported_with_its_own_traceback(losses, message):
@@ -291,6 +291,7 @@ def test_shared_memory_that_runs_out_is_an_error(tmp_path):
     assert re.fullmatch(r"tensor\(10\.\)\nno shared memory for a replica .*\n", done.stdout)
 
 
+@pytest.mark.usefixtures("forked_replicas")
 @linux
 def test_memory_and_descriptors_are_used_again():
     def held():

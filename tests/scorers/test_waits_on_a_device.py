@@ -1,26 +1,21 @@
 """Where the host waits for an accelerator, which is one in name alone: selectors and scorers."""
 
 import functools
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from remote_device import SCORERS, find_waits
 from selector_table import FAMILY
+from started import started
 
-SCRIPT = Path(__file__).parents[1] / "remote_device.py"
-SCORERS = ("fresh", "fresh, in train mode", "ema", "irreducible")
 EXACT = [name for name, row in FAMILY.items() if row.exact or name == "all"]
 
 
 @functools.cache
 def waits():
     """In a process of its own, as PyTorch registers a device for good."""
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    with started(find_waits) as (_, done):
+        return done.recv()
 
 
 @pytest.mark.parametrize("name", FAMILY)

@@ -44,7 +44,7 @@ def digits(peers, tmp_path_factory):
     ],
 )
 @pytest.mark.parametrize("batch", [64, 128])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_a_method_spends_its_budget_and_learns(peers, digits, method, batch):
     _, train, work = peers
     data, test = work.read(digits)

@@ -70,8 +70,12 @@ class Learning(Scorer):
         self.refreshed += 1
 
 
-def test_every_strategy_has_a_row_for_every_share():
-    found = quick(single_pass=True, scorers={"negated": Negated()})
+@pytest.fixture(scope="module")
+def found():
+    return quick(single_pass=True, scorers={"negated": Negated()})
+
+
+def test_every_strategy_has_a_row_for_every_share(found):
     names = ["sb", "sb-negated", *BASIC[2:], "sb-single-pass"]
     pairs = [(row.strategy, row.keep) for row in found.rows]
     assert pairs == [("traditional", 1.0)] + [(name, k) for name in names for k in (0.5, 0.25)]
@@ -82,8 +86,7 @@ def test_every_strategy_has_a_row_for_every_share():
     assert found.parameters == sum(p.numel() for p in network().parameters())
 
 
-def test_everything_measured_took_time():
-    found = quick(single_pass=True, scorers={"negated": Negated()})
+def test_everything_measured_took_time(found):
     seconds = found.seconds
     parts = [seconds.loading, seconds.forward, seconds.backward, seconds.optimizer]
     parts += [seconds.choosing, seconds.choosing_uniformly, seconds.drawing, seconds.recording]

@@ -179,6 +179,7 @@ def masked_model():
     return transformers.BertForMaskedLM(transformers.BertConfig(**TINY))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("method", ["two_pass", "memory"])
 def test_the_trainer_s_own_collators_columns_and_workers(method, workers, tmp_path):

@@ -12,6 +12,7 @@ NEEDS = {
     "Accelerate, TensorBoard": ["accelerate", "tensorboard"],
     "Keras, CSVLogger": ["keras"],
 }
+statistics.EXAMPLES = 256  # a quarter of those in the picture
 STEPS = statistics.EPOCHS * statistics.EXAMPLES // statistics.BATCH
 
 
@@ -31,5 +32,9 @@ def test_a_logger_s_file_has_every_statistic_at_each_logging_step(name, tmp_path
     step, backwards = series["backwards"][-1]
     assert backwards == statistics.EPOCHS * statistics.EXAMPLES
     assert step in (STEPS, STEPS - 1)  # Lightning counts from 0
-    statistics.draw({name: series, "the same": series}, tmp_path / "drawn.png")
+
+
+def test_a_picture_has_a_column_of_each_logger(tmp_path):
+    series = {name: [(8, 1.0), (16, 0.5)] for name in statistics.STATISTICS}
+    statistics.draw({"one": series, "the same": series}, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").stat().st_size > 1000

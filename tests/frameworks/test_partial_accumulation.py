@@ -36,7 +36,8 @@ def test_a_trainer_that_ends_by_steps_selects_in_its_first_half(tmp_path, method
     models = pytest.importorskip("hugging_face_models")
     ends = {"max_steps": 4, "gradient_accumulation_steps": ACCUMULATION}
     selection = {"method": method, "keep": 1 / 2, "schedule": FIRST_HALF}
-    trainer = models.trainer(tmp_path, "classifier", EXAMPLES, selection=selection, **ends)
+    data, model = "language model", models.lookup_model()
+    trainer = models.trainer(tmp_path, data, EXAMPLES, model=model, selection=selection, **ends)
     trainer.train()
     assert trainer.state.global_step == 4
     assert trainer.state.epoch == 2

@@ -3,6 +3,7 @@
 A framework is a file ``..._training.py``, whose ``train`` runs the training of `trainings`.
 """
 
+import functools
 from importlib import import_module
 
 import pytest
@@ -90,13 +91,18 @@ COMPARED = [
 ]
 
 
+@functools.cache
+def run_plainly(framework, length):
+    return run(framework, **LENGTHS[framework][length], decays=True)
+
+
 @pytest.mark.parametrize(("framework", "selection", "length"), COMPARED)
 @pytest.mark.sampled(3)
 def test_steps_validations_and_learning_rates_are_those_without_selection(
     framework, selection, length
 ):
-    settings = LENGTHS[framework][length] | {"decays": True}
-    ours, without = run(framework, selection, **settings), run(framework, **settings)
+    ours = run(framework, selection, **LENGTHS[framework][length], decays=True)
+    without = run_plainly(framework, length)
     assert ours.lengths == without.lengths
     assert ours.rates == without.rates
     assert len(ours.batches) == len(without.batches)

@@ -1,9 +1,10 @@
 """Each framework that is not installed is named with its extra."""
 
-import subprocess
+import importlib
 import sys
 
 from siftback.installation import install_command
+from started import started
 
 MISSING = {
     "lightning": ("lightning", "Lightning"),
@@ -11,24 +12,29 @@ MISSING = {
     "accelerate": ("accelerate", "Accelerate"),
     "keras": ("keras", "Keras 3"),
 }
-CODE = """
-import importlib, sys
-for module, package in zip(sys.argv[1::2], sys.argv[2::2]):
-    sys.modules[package] = None
-    try:
-        importlib.import_module(f"siftback.frameworks.{module}")
-    except ImportError as error:
-        print(module, error)
-"""
+
+
+def import_without(missing, done):
+    """Sends what each import says, with nothing of the frameworks' packages imported before."""
+    found = {}
+    for module, (package, _) in missing.items():
+        for name in list(sys.modules):
+            if name.startswith((f"{package}.", "siftback.frameworks")):
+                del sys.modules[name]
+        sys.modules[package] = None
+        try:
+            importlib.import_module(f"siftback.frameworks.{module}")
+        except ImportError as error:
+            found[module] = str(error)
+    done.send(found)
 
 
 def test_frameworks_that_are_not_installed_are_named_with_their_extras():
-    names = [name for module, (package, _) in MISSING.items() for name in (module, package)]
-    done = subprocess.run([sys.executable, "-c", CODE, *names], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    with started(import_without, MISSING) as (_, done):
+        found = done.recv()
     assert list(found) == list(MISSING)
     for module, (_, needed) in MISSING.items():
-        assert found[module] == (
-            f"siftback.frameworks.{module} needs {needed}: {install_command(module)}"
+        assert (
+            found[module]
+            == f"siftback.frameworks.{module} needs {needed}: {install_command(module)}"
         )

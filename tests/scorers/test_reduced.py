@@ -17,6 +17,7 @@ from traces import assert_untouched, traces
 compiling = pytest.mark.filterwarnings("ignore:`torch.jit.script_method:DeprecationWarning")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 @pytest.mark.parametrize(
     ("scorer", "least"),

@@ -1,7 +1,4 @@
-"""A process of two, for `test_accelerate`: `main`, or ``torchrun ... this OUT``."""
-
-import sys
-from pathlib import Path
+"""A process of two, for `test_accelerate`."""
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
@@ -123,7 +120,3 @@ def main(out):
     reason = refused(alone, loader=DataLoader(data(), 4), memory=Memory(), epochs=2)
     found["alone"] = alone.num_processes, reason
     torch.save(found, out / f"{rank}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

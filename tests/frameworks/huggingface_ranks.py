@@ -1,10 +1,4 @@
-"""One of two processes that train with selection; saves what it did for the tests to look at.
-
-`main`, or ``torchrun ... this OUT``.
-"""
-
-import sys
-from pathlib import Path
+"""One of two processes that train with selection; saves what it did for the tests to look at."""
 
 import torch
 from hugging_face_models import (
@@ -152,7 +146,3 @@ def main(folder):
             found[method]["resumed"] = found_in(trained(folder, method, place), method)
     rank = torch.distributed.get_rank()
     torch.save(found, folder / f"{rank}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,9 +1,7 @@
-"""A process of two, for `test_keras_processes`: `main`, or ``torchrun ... this OUT``."""
+"""A process of two, for `test_keras_processes`."""
 
 import copy
 import datetime
-import sys
-from pathlib import Path
 
 import keras
 import torch
@@ -115,7 +113,3 @@ def main(out):
     found["normalised"] = train("in_batch", norm=keras.layers.BatchNormalization, epochs=1)
     found["refused"] = refusals()
     torch.save(found, out / f"{distributed.get_rank()}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

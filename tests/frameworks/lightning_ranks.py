@@ -1,12 +1,10 @@
 """Small Lightning modules and trainings, and what one of several processes does with them.
 
-For `test_lightning_processes`: `main`, or ``torchrun ... this OUT``.
+For `test_lightning_processes`.
 """
 
 import os
-import sys
 import warnings
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -229,7 +227,3 @@ def main(folder):
     warnings.filterwarnings("ignore")
     found = {"fabric": in_fabric(), **on_ranks(folder), "single pass": single_pass()}
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""A process of two, for `test_ray`: `main`, or ``torchrun ... this OUT``."""
+"""A process of two, for `test_ray`."""
 
 import os
 import sys
@@ -35,7 +35,3 @@ def main(out):
     result = trainer(data, EPOCHS, workers=0).fit()
     path = out / f"{os.environ['RANK']}.pt"  # as Ray has ended the process group
     torch.save({"reads": data.reads, **result.metrics}, path)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

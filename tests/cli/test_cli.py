@@ -5,8 +5,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from command_line import Call
+from command_line import Call, fork
 from siftback import Epochs
 from siftback.cli.app import MODULES, SECTIONS, app, print_warning
 from siftback.cli.options import use_threads
@@ -25,7 +23,8 @@ from siftback.lab.records.comparison_record import Comparison, parse_evaluations
 from siftback.lab.report.verdict import verdicts
 from siftback.lab.settings import SETTINGS, Settings
 
-QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
+QUICK = ("--data", "digits", "--model", "mlp", "--width", "4", "--epochs", "1", "--device", "cpu")
+QUICK += ("--warmup", "0")
 
 SUMMARY_FIELDS = {
     "strategy", "seed", "data", "model", "keep_asked", "keep_measured", "epochs", "steps",
@@ -129,28 +128,25 @@ def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
     assert "undecided" not in printed, "there is nothing beside it"
     (run,) = Comparison.read(tmp_path).runs
     assert run.keep_asked == 0.5
-    model = models.build("cnn", width=4, classes=10, channels=1)
+    model = models.build("mlp", width=4, classes=10, channels=1, size=(8, 8))
     model.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
 
 
 def test_one_model_is_trained_into_a_folder(call: Call, tmp_path: Path) -> None:
     train = ("train", *QUICK, "--strategy", "traditional", "--out", tmp_path)
     assert call(*train)[0] == 0
+    recorded = Comparison.read(tmp_path).environment["arguments"]
+    asked = Settings("digits", "mlp", width=4, epochs=1.0, device="cpu", warmup=Epochs(0))
+    assert recorded.items() >= asked.recorded().items(), "what is not said is as settings have it"
     weights = (tmp_path / "weights.pt").read_bytes()
     assert call(*train, "--resume")[0] == 0
     status, _, err = call(*train, "--resume", "--seed", "1")
     assert status == 2
     assert f"{tmp_path} holds records/traditional-seed0.jsonl, and one model is" in err
     assert (tmp_path / "weights.pt").read_bytes() == weights
-
-
-def test_a_comparison_in_place_of_a_model_leaves_no_weights_of_it(
-    call: Call, tmp_path: Path
-) -> None:
-    assert call("train", *QUICK, "--strategy", "traditional", "--out", tmp_path)[0] == 0
-    asked = ("--strategies", "traditional", "--seed", "0", "--out", tmp_path, "--overwrite")
-    assert call("compare", *QUICK, *asked)[0] == 0
-    assert not (tmp_path / "weights.pt").exists()
+    other = ("--strategies", "traditional", "--seed", "0", "--out", tmp_path, "--overwrite")
+    assert call("compare", *QUICK, *other)[0] == 0
+    assert not (tmp_path / "weights.pt").exists(), "a comparison is in the model's place"
 
 
 def test_going_on_with_a_model_reads_its_record_no_more_often_than_a_comparison(
@@ -185,15 +181,12 @@ def test_a_warning_is_a_line_without_a_path(call: Call, tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path) -> None:
     train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
     assert call(*train, "--out", tmp_path / "whole")[0] == 0
-    process = subprocess.Popen(
-        [sys.executable, "-m", "siftback", *train, "--out", str(tmp_path / "killed")],
-        stdout=subprocess.DEVNULL,
-    )
+    process = fork(tmp_path, *train, "--out", tmp_path / "killed")
     while not list((tmp_path / "killed").glob("checkpoints/*/*.pt")):
-        assert process.poll() is None, "it ended before it could be killed"
+        assert process.is_alive(), "it ended before it could be killed"
         time.sleep(0.01)
     process.kill()
-    process.wait()
+    process.join()
     assert call(*train, "--resume", "--out", tmp_path / "killed")[0] == 0
     whole, killed = (
         torch.load(tmp_path / name / "weights.pt", weights_only=True)
@@ -205,14 +198,6 @@ def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path)
 def test_every_setting_is_an_option_and_says_what_it_is() -> None:
     assert list(SETTINGS) == [field.name for field in fields(Settings)]
     assert all(setting.help.endswith(".") for setting in SETTINGS.values())
-
-
-@pytest.mark.filterwarnings("ignore:.* leaves nothing out of:UserWarning")
-def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:
-    assert call("train", *QUICK, "--out", tmp_path)[0] == 0
-    recorded = Comparison.read(tmp_path).environment["arguments"]
-    asked = Settings("digits", width=4, epochs=1.0, device="cpu", warmup=Epochs(0)).recorded()
-    assert {name: recorded[name] for name in asked} == asked
 
 
 def test_options_are_read_into_settings(call: Call, tmp_path: Path) -> None:
@@ -393,17 +378,15 @@ def test_bad_options_are_a_line_and_no_traceback(
 
 def test_ctrl_c_leaves_the_finished_runs(tmp_path: Path) -> None:
     out = tmp_path / "c"
-    command = [sys.executable, "-m", "siftback", "compare", *QUICK, "--out", str(out)]
-    command += ["--seed", ",".join(map(str, range(500)))]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
+    seeds = ("--seed", ",".join(map(str, range(500))))
+    process = fork(tmp_path, "compare", *QUICK, "--out", out, *seeds)
     while not (out / "summary.json").exists() or len(Comparison.read(out).runs) < 2:
-        assert process.poll() is None, process.communicate()
+        assert process.is_alive(), (tmp_path / "err.txt").read_text()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    printed, err = process.communicate()
-    assert process.returncode == 130, err
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    printed, err = ((tmp_path / name).read_text() for name in ("out.txt", "err.txt"))
+    assert process.exitcode == 130, err
     assert "plain training" in printed
     assert "error.png" in printed
     assert f"--out {out} --resume" in err

@@ -1,17 +1,17 @@
 """A comparison's folder when something goes wrong: nothing is lost, and nothing is silent."""
 
+import functools
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from command_line import Call
-from runs_to_kill import compare_and_keep, settings, told
+import runs_to_kill
+from command_line import Call, fork
+from runs_to_kill import compare_and_keep, told
 from siftback.errors import ConfigError, StateError
 from siftback.lab.experiments.comparison import Plan, compare, is_finished
 from siftback.lab.records.comparison_record import Comparison
@@ -21,7 +21,8 @@ from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Run
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
-QUICK += ("--train-limit", "320", "--batch-size", "32")
+QUICK += ("--train-limit", "320", "--batch-size", "32", "--model", "mlp")
+settings = functools.partial(runs_to_kill.settings, model="mlp", width=16)
 
 needs_locks = pytest.mark.skipif(os.name == "nt", reason="needs locks of files")
 needs_full = pytest.mark.skipif(
@@ -108,21 +109,17 @@ def test_a_second_process_is_refused_and_a_killed_one_blocks_nothing(
     out = tmp_path / "c"
     compare = ("compare", *QUICK, "--strategies", "traditional,sb", "--no-matched")
     compare += ("--out", str(out))
-    first = subprocess.Popen(
-        [sys.executable, "-m", "siftback", *compare, "--seed", ",".join(map(str, range(500)))],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    first = fork(tmp_path, *compare, "--seed", ",".join(map(str, range(500))))
     while not (out / "records" / "sb-keep0.33-seed0.jsonl").exists():
-        assert first.poll() is None, "it ended before it could be disturbed"
+        assert first.is_alive(), "it ended before it could be disturbed"
         time.sleep(0.05)
     for more in ("--resume", "--overwrite"):
         status, _, err = call(*compare, more)
         assert status == 2
         assert f"another process is at work in {out}: wait until it has ended, or give" in err
-    assert first.poll() is None, "it was not disturbed"
+    assert first.is_alive(), "it was not disturbed"
     first.kill()
-    first.wait()
+    first.join()
     assert (out / LOCK).exists()
     assert not is_locked(out)
     assert call(*compare, "--resume")[0] == 0
@@ -269,35 +266,28 @@ def test_a_run_whose_end_the_summary_could_not_take_is_not_run_again(
 
 
 @needs_full
-@pytest.mark.parametrize(
-    "file",
-    [
-        "summary.json.tmp",
-        f"{CHECKPOINTS}/sb-keep0.5-seed0/000000002.pt.tmp",
-        "weights.pt.tmp",
-    ],
-)
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(
-    call: Call, tmp_path: Path, file: str
+    call: Call, tmp_path: Path
 ) -> None:
     train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
     assert call(*train, "--out", tmp_path / "whole")[0] == 0
-    out = tmp_path / "c"
-    full = out / file
-    full.parent.mkdir(parents=True)
-    full.symlink_to("/dev/full")
-    status, _, err = call(*train, "--out", out)
-    assert status == 2
-    assert f"error: {str(full).removesuffix('.tmp')}: No space left on device" in err
-    assert "Traceback" not in err
-    full.unlink(missing_ok=True)
-    assert call(*train, "--out", out, "--resume")[0] == 0
-    kept, same = (
-        torch.load(folder / "weights.pt", weights_only=True) for folder in (tmp_path / "whole", out)
-    )
-    assert all(kept[name].equal(same[name]) for name in kept)
-    (run,) = Comparison.read(out).runs
-    assert run.strategy == "sb"
+    kept = torch.load(tmp_path / "whole" / "weights.pt", weights_only=True)
+    checkpoint = f"{CHECKPOINTS}/sb-keep0.5-seed0/000000002.pt.tmp"
+    for number, file in enumerate(("summary.json.tmp", checkpoint, "weights.pt.tmp")):
+        out = tmp_path / f"c{number}"
+        full = out / file
+        full.parent.mkdir(parents=True)
+        full.symlink_to("/dev/full")
+        status, _, err = call(*train, "--out", out)
+        assert status == 2
+        assert f"error: {str(full).removesuffix('.tmp')}: No space left on device" in err
+        assert "Traceback" not in err
+        full.unlink(missing_ok=True)
+        assert call(*train, "--out", out, "--resume")[0] == 0
+        same = torch.load(out / "weights.pt", weights_only=True)
+        assert all(kept[name].equal(same[name]) for name in kept)
+        (run,) = Comparison.read(out).runs
+        assert run.strategy == "sb"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that is read-only")

@@ -123,7 +123,7 @@ def pictures(tmp_path_factory) -> dict[int, str]:
     """The embedded digits, enlarged to the shapes of MNIST and of CIFAR-10."""
     data, folder = load("digits"), tmp_path_factory.mktemp("pictures")
     arrays = {}
-    for split, most in (("train", 300), ("test", 50)):
+    for split, most in (("train", 100), ("test", 20)):
         large = np.kron(getattr(data, f"{split}_inputs")[:most, 0], np.ones((4, 4), np.uint8))
         labels = getattr(data, f"{split}_labels")[:most].numpy()
         grey, colour = arrays.setdefault(28, {}), arrays.setdefault(32, {})
@@ -136,9 +136,8 @@ def pictures(tmp_path_factory) -> dict[int, str]:
 
 @pytest.mark.parametrize(("name", "size"), [("mlp", 28), ("vit", 28), *((n, 32) for n in NAMES)])
 def test_every_model_trains(name, size, pictures, tmp_path: Path):
-    asked = Settings(
-        data=pictures[size], model=name, width=2, epochs=1, train_limit=256, device="cpu"
-    )
+    sizes = {"width": 2, "train_limit": 32, "batch_size": 16}
+    asked = Settings(data=pictures[size], model=name, epochs=1, device="cpu", **sizes)
     comparison = compare(Plan(asked, ["traditional"], [1.0], [0]), tmp_path / "c", Reporter())
     (run,) = comparison.runs
     assert run.steps == 2
@@ -153,7 +152,7 @@ def test_every_model_trains(name, size, pictures, tmp_path: Path):
         *("wrn-10-2-drop0.3", "densenet-bc-10"),
     ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_the_single_pass_takes_it(name, monkeypatch):
     # Shallow, as tracing takes long: each kind of block once or more.
     monkeypatch.setattr(convolutional, "MOBILE_STAGES", convolutional.MOBILE_STAGES[:3])

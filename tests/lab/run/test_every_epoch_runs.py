@@ -21,11 +21,15 @@ METHODS = [name for name, strategy in STRATEGIES.items() if strategy.moment is B
 PASSES = ("stale-sb", "sb-ewma", "sb-gp")  # which have scoring passes
 
 
+def settings(**length: float) -> Settings:
+    return Settings("digits", "mlp", width=8, device="cpu", evaluations=1, **length)
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("every_epoch")
-    settings = Settings(data="digits", width=4, epochs=float(EPOCHS), device="cpu", evaluations=1)
-    compare(Plan(settings, METHODS, [0.5], [0], matched=False), folder, Reporter())
+    plan = Plan(settings(epochs=float(EPOCHS)), METHODS, [0.5], [0], matched=False)
+    compare(plan, folder, Reporter())
     return Comparison.read(folder)
 
 
@@ -92,8 +96,7 @@ def test_no_less_stays_than_was_asked_for(compared: Comparison, strategy: str) -
 
 
 def test_a_budget_gives_as_many_steps_as_traditional(tmp_path: Path) -> None:
-    settings = Settings(data="digits", width=4, budget=3.0, device="cpu", evaluations=1)
-    plan = Plan(settings, ["traditional", "infobatch", "rs2"], [0.5], [0])
+    plan = Plan(settings(budget=3.0), ["traditional", "infobatch", "rs2"], [0.5], [0])
     traditional, infobatch, rs2 = compare(plan, tmp_path, Reporter()).runs
     assert traditional.steps == infobatch.steps == rs2.steps == 33
     assert rs2.epochs == pytest.approx(6, abs=0.3)
@@ -104,8 +107,8 @@ def test_a_budget_gives_as_many_steps_as_traditional(tmp_path: Path) -> None:
 def test_a_budget_may_end_while_what_was_left_out_is_forwarded(
     tmp_path: Path, budget: float
 ) -> None:
-    settings = Settings(data="digits", width=4, budget=budget, device="cpu", evaluations=1)
-    (kakurenbo,) = compare(Plan(settings, ["kakurenbo"], [0.3], [0]), tmp_path, Reporter()).runs
+    plan = Plan(settings(budget=budget), ["kakurenbo"], [0.3], [0])
+    (kakurenbo,) = compare(plan, tmp_path, Reporter()).runs
     spent = kakurenbo.cost_forward_units / (3 * EPOCH)
     assert budget <= spent <= budget + BATCH / EPOCH
 

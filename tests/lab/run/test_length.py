@@ -19,8 +19,8 @@ EPOCH = 320  # examples, ten batches of 32
 
 
 def settings(**changes: object) -> Settings:
-    quick = {"data": "digits", "width": 4, "device": "cpu", "batch_size": 32, "train_limit": EPOCH}
-    return Settings(**(quick | changes))
+    quick = {"data": "digits", "model": "mlp", "width": 4, "device": "cpu", "batch_size": 32}
+    return Settings(**(quick | {"train_limit": EPOCH} | changes))
 
 
 def ran(folder: Path, strategy: str = "traditional", **changes: object) -> RunSummary:

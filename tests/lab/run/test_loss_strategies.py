@@ -39,7 +39,7 @@ def address(tmp_path_factory):
 
 def settings(address, **changes):
     quick = {"data": address, "model": "gpt", "width": 8, "epochs": 2.0, "max_tokens": LENGTH}
-    quick |= {"batch_size": BATCH, "device": "cpu", "score_models": 1}
+    quick |= {"batch_size": BATCH, "train_limit": 96, "device": "cpu", "score_models": 1}
     return Settings(**(quick | changes))
 
 

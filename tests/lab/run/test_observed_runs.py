@@ -93,7 +93,8 @@ def test_uses_are_those_of_training(observed):
 @pytest.mark.filterwarnings("ignore:.* leaves nothing out of:UserWarning")
 @pytest.mark.parametrize("strategy", ["sb-single-pass", "infobatch"])
 def test_uses_are_counted_however_examples_are_chosen(tmp_path, strategy):
-    plan = Plan(settings(epochs=0.7, observe="losses"), [strategy], [0.5], [0], matched=False)
+    asked = settings(epochs=0.7, observe="losses", model="mlp")
+    plan = Plan(asked, [strategy], [0.5], [0], matched=False)
     (run,) = compare(plan, tmp_path, Reporter()).runs
     (look,) = looks(tmp_path, run.record, "losses")
     assert int(look.columns["uses"].sum()) == run.examples_backpropped > 0
@@ -140,7 +141,7 @@ class StopsAt(Reporter):
 
 @pytest.mark.parametrize("strategy", ["traditional", "sb"])
 def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
-    plan = Plan(settings(observe=ALL, evaluations=4), [strategy], [0.5], [0], matched=False)
+    plan = Plan(settings(observe=ALL, evaluations=4, model="mlp"), [strategy], [0.5], [0], False)
     (run,) = compare(plan, tmp_path / "whole", Reporter()).runs
     often = CheckpointPolicy(share=0.3, seconds=math.inf)
     with pytest.raises(StoppedError):  # beyond an evaluation that comes after the checkpoint

@@ -24,9 +24,8 @@ EPOCHS = 6
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("remembered")
-    settings = Settings(
-        data="digits", width=4, epochs=float(EPOCHS), device="cpu", warmup=Epochs(0)
-    )
+    length = {"epochs": float(EPOCHS), "warmup": Epochs(0)}
+    settings = Settings("digits", "mlp", width=4, device="cpu", **length)
     strategies = ["traditional", "sb", "stale-sb", "sb-memory"]
     compare(Plan(settings, strategies, [0.5], [0], matched=False), folder, Reporter())
     return Comparison.read(folder)
@@ -54,7 +53,7 @@ def test_memory_forwards_only_what_it_trains_on(compared: Comparison) -> None:
 
 
 def test_a_budget_gives_memory_as_many_steps_as_traditional(tmp_path: Path) -> None:
-    settings = Settings(data="digits", width=4, budget=4.0, tail=0.25, device="cpu")
+    settings = Settings("digits", "mlp", width=4, budget=4.0, tail=0.25, device="cpu")
     plan = Plan(settings, ["traditional", "sb-memory"], [0.5], [0])
     traditional, memory = compare(plan, tmp_path, Reporter()).runs
     assert memory.steps == traditional.steps

@@ -18,8 +18,8 @@ EXAMPLES = 1408  # 11 batches of 128 out of the 1437 training digits
 
 
 def settings(**changes: object) -> Settings:
-    given = {"data": "digits", "width": 4, "epochs": 2.0, "device": "cpu", "warmup": Epochs(0)}
-    return Settings(**(given | changes))
+    given = {"data": "digits", "model": "mlp", "width": 4, "epochs": 2.0, "device": "cpu"}
+    return Settings(**(given | {"warmup": Epochs(0)} | changes))
 
 
 def runs(folder: Path, asked: Settings, strategies: str, keep: float = 0.5) -> list[RunSummary]:
@@ -138,7 +138,7 @@ def test_evaluations_are_spread_over_training(compared: Comparison, tmp_path: Pa
 
 
 def test_bf16_group_norm_and_cutout_train_too(tmp_path: Path) -> None:
-    asked = settings(precision="bf16", norm="group", cutout=2, model="resnet18")
+    asked = settings(precision="bf16", norm="group", cutout=2, model="resnet18", train_limit=256)
     summary = runs(tmp_path, asked, "sb")[0]
     assert summary.model == "resnet18-4-groupnorm"
     assert 0 < summary.test_error_final <= 100

@@ -1,6 +1,7 @@
 """Strategies whose scores come from elsewhere: each is charged what it really does."""
 
 import multiprocessing
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,19 +15,25 @@ from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import find_strategy
 
-EPOCH, EXAMPLES, BATCH, EPOCHS = 1408, 1437, 128, 2
+EPOCH, BATCH, EPOCHS = 640, 128, 2
 CHEAP = ("sb-bf16", "sb-int8", "sb-small", "sb-proxy", "sb-pipelined")
 PREDICTED = ("sb-ewma", "sb-gp", "stale-sb-2")
+
+
+def settings(epochs: float = 1.0) -> Settings:
+    asked = {"width": 4, "train_limit": EPOCH, "device": "cpu", "warmup": Epochs(0)}
+    return Settings("digits", epochs=epochs, **asked)
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("scorers")
-    settings = Settings(
-        data="digits", width=4, epochs=float(EPOCHS), device="cpu", warmup=Epochs(0)
-    )
-    plan = Plan(settings, [*CHEAP, *PREDICTED], [0.5], [0], matched=False)
-    compare(plan, folder, Reporter())
+    plan = Plan(settings(epochs=float(EPOCHS)), [*CHEAP, *PREDICTED], [0.5], [0], matched=False)
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":  # a fork has imported PyTorch
+            forking = multiprocessing.get_context("fork")
+            patch.setattr("torch.multiprocessing.get_context", lambda _=None: forking)
+        compare(plan, folder, Reporter())
     return Comparison.read(folder)
 
 
@@ -56,12 +63,8 @@ def test_a_price_is_recorded_with_its_spread(compared: Comparison, strategy: str
 
 
 def test_a_price_is_measured_once_for_all_runs_and_for_what_is_resumed(tmp_path: Path) -> None:
-    settings = Settings(
-        data="digits", width=4, epochs=1.0, device="cpu", train_limit=640, warmup=Epochs(0)
-    )
-
     def compared_with(seeds: list[int], existing: Existing) -> Comparison:
-        plan = Plan(settings, ["sb-proxy", "sb-int8"], [0.5], seeds)
+        plan = Plan(settings(), ["sb-proxy", "sb-int8"], [0.5], seeds)
         compare(plan, tmp_path, Reporter(), existing)
         return Comparison.read(tmp_path)
 
@@ -119,10 +122,9 @@ def test_the_interval_may_be_part_of_the_name() -> None:
 
 
 def test_a_proxy_takes_no_random_numbers_from_the_run(tmp_path: Path) -> None:
-    settings = Settings(data="digits", width=4, epochs=1.0, device="cpu", warmup=Epochs(0))
     errors = []
     for name in ("sb-ewma", "sb-proxy"):  # with all kept, both train on the same batches
-        plan = Plan(settings, [name], [1.0], [0], matched=False)
+        plan = Plan(settings(), [name], [1.0], [0], matched=False)
         (summary,) = compare(plan, tmp_path / name, Reporter()).runs
         errors.append(summary.test_error_final)
     assert errors[0] == errors[1]

@@ -146,8 +146,8 @@ def test_mixing_comes_after_selection(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["sb", "stale-sb", "kath18-bound", "rs2", "sb-small"])
 def test_strategies_with_passes_of_their_own_may_mix(tmp_path: Path, strategy: str) -> None:
-    plain = weights_of(tmp_path / "a", strategy)
-    mixed = weights_of(tmp_path / "b", strategy, mixup=0.4)
+    plain = weights_of(tmp_path / "a", strategy, train_limit=256)
+    mixed = weights_of(tmp_path / "b", strategy, train_limit=256, mixup=0.4)
     assert mixed.isfinite().all()
     assert not mixed.equal(plain)
 
@@ -184,8 +184,9 @@ def test_smoothing_is_of_training_and_not_of_tests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["sb", "sb-memory", "sb-single-pass", "kakurenbo"])
 def test_every_kind_of_loss_is_smoothed(tmp_path: Path, strategy: str) -> None:
-    plain = weights_of(tmp_path / "a", strategy, epochs=2.0)
-    smoothed = weights_of(tmp_path / "b", strategy, epochs=2.0, label_smoothing=0.3)
+    asked = {"model": "mlp", "epochs": 2.0}
+    plain = weights_of(tmp_path / "a", strategy, **asked)
+    smoothed = weights_of(tmp_path / "b", strategy, **asked, label_smoothing=0.3)
     assert not plain.equal(smoothed)
 
 

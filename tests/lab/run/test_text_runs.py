@@ -20,6 +20,7 @@ from siftback.lab.experiments.probe_run import probe_settings
 from siftback.lab.experiments.summary_table import rows
 from siftback.lab.figures.analyses import analyse
 from siftback.lab.figures.error_plots import error_figure
+from siftback.lab.models import attention
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import speedups
 from siftback.lab.records.observations import looks
@@ -318,8 +319,9 @@ def test_what_language_cannot_have_is_refused_before_training(changes, strategy,
 
 
 def test_a_single_pass_over_windows_costs_a_forward_of_all_and_a_backward_of_the_kept(
-    sources, tmp_path
+    sources, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(attention, "GPT_DEPTH", 1)  # as tracing takes long
     asked = of_language(sources, budget=None, epochs=1.0)
     plan = Plan(asked, ["sb-single-pass"], [KEEP], [0], matched=False)
     (run,) = compare(plan, tmp_path, Reporter()).runs

@@ -13,8 +13,8 @@ SELECTING = ("in-batch", "random", "topk", "sb-single-pass")
 
 
 def runs(folder, strategies, **changes):
-    given = {"data": "digits", "width": 2, "train_limit": 640, "batch_size": 32, "device": "cpu"}
-    asked = Settings(**(given | {"evaluations": 1} | changes))
+    given = {"data": "digits", "model": "mlp", "width": 2, "train_limit": 640, "batch_size": 32}
+    asked = Settings(**(given | {"device": "cpu", "evaluations": 1} | changes))
     plan = Plan(asked, strategies, [0.5], [0], matched=False)
     return {run.strategy: run for run in compare(plan, folder, Reporter()).runs}
 

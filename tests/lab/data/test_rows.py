@@ -434,19 +434,20 @@ def test_places_that_hold_no_table_are_refused(tmp_path: Path) -> None:
 def quick(tmp_path: Path) -> Settings:
     """Settings of a few steps on a table."""
     path = write(tmp_path / "a.csv", columns_of(300))
-    return Settings(
-        f"table:{path}", "tabular-mlp", width=8, lr=0.01, epochs=3.0, batch_size=16, device="cpu"
-    )
+    sizes = {"width": 8, "epochs": 3.0, "batch_size": 16, "score_models": 1}
+    return Settings(f"table:{path}", "tabular-mlp", lr=0.01, device="cpu", **sizes)
 
 
-def test_every_strategy_of_rows_trains_on_them(quick: Settings, tmp_path: Path) -> None:
-    names = [name for name, row in STRATEGIES.items() if "rows" in row.kinds and name != "matched"]
-    plan = Plan(quick, names, [0.5], [0], matched=False)
-    runs = compare(plan, tmp_path / "out", Reporter()).runs
-    assert len(runs) == len(names)
-    assert {run.metric for run in runs} == {"error"}
+@pytest.mark.parametrize(
+    "name", [name for name, row in STRATEGIES.items() if "rows" in row.kinds and name != "matched"]
+)
+@pytest.mark.sampled(5)
+def test_every_strategy_of_rows_trains_on_them(quick: Settings, tmp_path: Path, name: str) -> None:
+    plan = Plan(quick, [name], [0.5], [0], matched=False)
+    (run,) = compare(plan, tmp_path / "out", Reporter()).runs
+    assert run.metric == "error"
     # Of this few rows, pruning drops the easiest classes whole.
-    assert max(r.test_error_final for r in runs if not STRATEGIES[r.strategy].prunes) < 20
+    assert run.test_error_final < 20 or STRATEGIES[name].prunes
 
 
 def test_a_run_goes_on_as_if_it_had_not_stopped(quick: Settings, tmp_path: Path) -> None:

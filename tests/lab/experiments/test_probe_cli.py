@@ -13,6 +13,7 @@ from siftback.lab.experiments.probe_run import probe_report, probe_settings
 from siftback.lab.settings import Settings
 
 QUICK = ("probe", "--data", "digits", "--width", "4", "--seconds", "0.1", "--device", "cpu")
+FORECAST = ("--forecast", "--epochs", "4", "--batch-size", "32")
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -25,7 +26,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_json_is_all_that_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, *QUICK, "--json", "--keep", "1/2,1/3", "--batch-size", "32") == 0
+    assert call(monkeypatch, *QUICK, *FORECAST, "--json", "--keep", "1/2,1/3") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["batch_size"] == 32
     cheap = ["sb-bf16", "sb-int8", "sb-small", "sb-proxy"]
@@ -37,6 +38,7 @@ def test_json_is_all_that_is_printed(
     assert found["failures"] == {}
     assert found["agreement"].keys() == {*cheap, "sb-single-pass"}
     assert found["advice"]["text"]
+    assert 0 < found["forecast"]["low"] < found["forecast"]["ratio"] < found["forecast"]["high"]
 
 
 def test_tables_say_the_same_and_what_to_do(
@@ -63,7 +65,7 @@ def test_tables_say_the_same_and_what_to_do(
 
 
 def test_a_reason_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    result = probe_settings(Settings("digits", width=4, epochs=1.0, device="cpu"), [0.5], 0.1)
+    result = probe_settings(Settings("digits", "mlp", epochs=1.0, device="cpu"), [0.5], 0.1)
     failures = {"sb-int8": "ValueError: losses of [batch, 3]"}
     Console().print(probe_report(replace(result, failures=failures), "digits"))
     assert "losses of [batch, 3]" in capsys.readouterr().out
@@ -72,14 +74,11 @@ def test_a_reason_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_forecast_is_in_the_first_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    forecast = ("--forecast", "--epochs", "4", "--batch-size", "32")
-    assert call(monkeypatch, *QUICK, *forecast) == 0
+    asked = (*QUICK, *FORECAST, "--model", "mlp")
+    assert call(monkeypatch, *asked) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert " Memory() is expected to be worth " in first
-    assert call(monkeypatch, *QUICK, *forecast, "--json") == 0
-    numbers = json.loads(capsys.readouterr().out)["forecast"]
-    assert 0 < numbers["low"] < numbers["ratio"] < numbers["high"]
-    assert call(monkeypatch, *QUICK, *forecast, "--train-limit", "500", "--json") == 0
+    assert call(monkeypatch, *asked, "--train-limit", "500", "--json") == 0
     untold = json.loads(capsys.readouterr().out)["forecast"]
     assert untold["ratio"] is None
     assert "1,000 are needed" in untold["reason"]

@@ -10,7 +10,7 @@ from command_line import Call
 from siftback.lab.records.comparison_record import Comparison
 
 QUICK = ("--data", "digits", "--width", "4", "--train-limit", "200", "--batch-size", "50")
-QUICK += ("--device", "cpu")
+QUICK += ("--device", "cpu", "--model", "mlp")
 
 
 def indices(path: Path) -> list[int]:

@@ -112,8 +112,8 @@ def test_precision_and_recall_of_nothing_are_no_numbers() -> None:
 def test_the_option_guards_memory_and_is_refused_where_it_cannot(
     call: Call, tmp_path: Path
 ) -> None:
-    options = ("--data", "digits", "--width", "4", "--epochs", "2", "--no-matched", "--flip", "0.2")
-    options += ("--device", "cpu", "--seed", "0", "--out", tmp_path / "runs", "--noise-guard")
+    options = ("--data", "digits", "--model", "mlp", "--epochs", "2", "--no-matched", "--seed", "0")
+    options += ("--flip", "0.2", "--device", "cpu", "--out", tmp_path / "runs", "--noise-guard")
     names = "traditional,sb-memory,sb-memory-guarded"
     status, _, err = call("compare", *options, "--strategies", names, "--keep", "0.5")
     assert status == 0, err

@@ -176,7 +176,7 @@ def reference_speedup(
     comparison_folders(RESULTS),
     ids=lambda folder: str(folder.relative_to(RESULTS)),
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(13)
 def test_a_speed_up_is_one_number(folder: Path) -> None:
     """In JSON, in the rows of a sweep and in table 1, from which the papers' numbers come."""
     comparison = Comparison.read(folder)

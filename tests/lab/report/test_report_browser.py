@@ -25,26 +25,20 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def report(browser, tmp_path_factory):
+def report(browser, filled_once):
     """The report of a comparison on the digits, one of its records torn; needs the browser first,
     so that nothing is trained where there is none.
     """
-    folder = tmp_path_factory.mktemp("runs")
-    asked = "--data digits --width 4 --epochs 2 --seed 0,1 --strategies traditional,sb --device cpu"
-    siftback(
-        "compare",
-        *asked.split(),
-        "--keep",
-        "1/2",
-        "--observe",
-        "losses",
-        "--out",
-        folder / "digits",
-    )
+    return filled_once("opened", write) / "report" / "index.html"
+
+
+def write(folder):
+    asked = "--data digits --model mlp --epochs 2 --seed 0,1 --strategies traditional,sb --keep 1/2"
+    more = ("--device", "cpu", "--observe", "losses", "--out", folder / "digits")
+    siftback("compare", *asked.split(), *more)
     (folder / "digits" / "records" / "torn.jsonl").write_text('{"kind": "run"')
     told = siftback("report", folder / "digits", "--out", folder / "report")
     assert "torn.jsonl was broken off" in told
-    return folder / "report" / "index.html"
 
 
 def siftback(*arguments):

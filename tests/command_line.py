@@ -1,28 +1,31 @@
 """The command line in tests: the type of a function that calls it, and a process of its own."""
 
-import multiprocessing
 import sys
 import warnings
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from started import processes
+
 # Arguments, to exit status, output and errors, whose line breaks are spaces.
 Call = Callable[..., tuple[int, str, str]]
 
 
-def fork(folder: Path, *arguments: object) -> BaseProcess:
-    """Starts ``siftback`` in a fork, which has imported PyTorch; it prints to files of a folder."""
-    import siftback.lab.figures.error_plots  # noqa: F401, which takes each fork as long
+def run(folder: Path, *arguments: object) -> None:
+    """Runs ``siftback``, which prints to files of a folder."""
+    from siftback import cli
 
-    def run() -> None:
-        from siftback import cli
+    warnings.resetwarnings()
+    sys.argv = ["siftback", *map(str, arguments)]
+    sys.stdout, sys.stderr = ((folder / name).open("w") for name in ("out.txt", "err.txt"))
+    cli.main()
 
-        warnings.resetwarnings()
-        sys.argv = ["siftback", *map(str, arguments)]
-        sys.stdout, sys.stderr = ((folder / name).open("w") for name in ("out.txt", "err.txt"))
-        cli.main()
 
-    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+def start(folder: Path, *arguments: object) -> BaseProcess:
+    """Runs it in a process of its own."""
+    import siftback.lab.figures.error_plots  # noqa: F401, which each fork would import for seconds
+
+    process: BaseProcess = processes().Process(target=run, args=(folder, *arguments), daemon=True)
     process.start()
     return process

@@ -3,6 +3,13 @@
 import contextlib
 import multiprocessing
 
+import torch
+
+
+def processes():
+    """What starts processes that train: a fork, but for autograd's threads of an accelerator."""
+    return multiprocessing.get_context("spawn" if torch.accelerator.is_available() else "fork")
+
 
 @contextlib.contextmanager
 def started(function, *arguments):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from command_line import Call, fork
+from command_line import Call, start
 from siftback import Epochs
 from siftback.cli.app import MODULES, SECTIONS, app, print_warning
 from siftback.cli.options import use_threads
@@ -181,7 +181,7 @@ def test_a_warning_is_a_line_without_a_path(call: Call, tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path) -> None:
     train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
     assert call(*train, "--out", tmp_path / "whole")[0] == 0
-    process = fork(tmp_path, *train, "--out", tmp_path / "killed")
+    process = start(tmp_path, *train, "--out", tmp_path / "killed")
     while not list((tmp_path / "killed").glob("checkpoints/*/*.pt")):
         assert process.is_alive(), "it ended before it could be killed"
         time.sleep(0.01)
@@ -379,7 +379,7 @@ def test_bad_options_are_a_line_and_no_traceback(
 def test_ctrl_c_leaves_the_finished_runs(tmp_path: Path) -> None:
     out = tmp_path / "c"
     seeds = ("--seed", ",".join(map(str, range(500))))
-    process = fork(tmp_path, "compare", *QUICK, "--out", out, *seeds)
+    process = start(tmp_path, "compare", *QUICK, "--out", out, *seeds)
     while not (out / "summary.json").exists() or len(Comparison.read(out).runs) < 2:
         assert process.is_alive(), (tmp_path / "err.txt").read_text()
         time.sleep(0.05)

@@ -1,10 +1,9 @@
 """Trainings in Keras that are killed again and again, for `test_keras_resuming`.
 
-Each attempt is a process of its own, forked from that of the tests.
+Each attempt is a process of its own.
 """
 
 import os
-from multiprocessing import get_context
 
 import keras
 import numpy as np
@@ -13,6 +12,7 @@ from keras_models import Examples, compiled, data, network, weights
 
 from siftback import Epochs, Memory
 from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel
+from started import processes
 
 BATCH, EPOCHS, KILLED_AFTER = 8, 3, 4  # 5 batches of 8 an epoch
 KILLED = 9  # the exit code
@@ -60,7 +60,7 @@ def train(form, folder, steps):
 
 def attempt(*arguments):
     """Whether a training in a process of its own came to its end."""
-    process = get_context("fork").Process(target=train, args=arguments)
+    process = processes().Process(target=train, args=arguments)
     process.start()
     process.join()
     assert process.exitcode in (0, KILLED)

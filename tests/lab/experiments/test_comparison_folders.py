@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import runs_to_kill
-from command_line import Call, fork
+from command_line import Call, start
 from runs_to_kill import compare_and_keep, told
 from siftback.errors import ConfigError, StateError
 from siftback.lab.experiments.comparison import Plan, compare, is_finished
@@ -109,7 +109,7 @@ def test_a_second_process_is_refused_and_a_killed_one_blocks_nothing(
     out = tmp_path / "c"
     compare = ("compare", *QUICK, "--strategies", "traditional,sb", "--no-matched")
     compare += ("--out", str(out))
-    first = fork(tmp_path, *compare, "--seed", ",".join(map(str, range(500))))
+    first = start(tmp_path, *compare, "--seed", ",".join(map(str, range(500))))
     while not (out / "records" / "sb-keep0.33-seed0.jsonl").exists():
         assert first.is_alive(), "it ended before it could be disturbed"
         time.sleep(0.05)

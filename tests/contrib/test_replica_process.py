@@ -80,7 +80,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.usefixtures("forked_replicas")
+@pytest.mark.sampled(2)
 @linux
 @pytest.mark.parametrize(("losses", "message"), FAILURES.values(), ids=FAILURES)
 def test_what_goes_wrong_in_the_replica_is_reported_with_its_own_traceback(losses, message):

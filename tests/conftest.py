@@ -65,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts slow tests first, and leaves out those of the night and cases of those that are sampled.
+    """Puts slow tests first, and leaves out nightly ones and cases of those that are sampled.
 
     Of n cases in turn, all but the first are left out. If slow tests were last, one process would
     run them while all others have ended.

@@ -21,12 +21,13 @@ QUICK = ("--device", "cpu", "--quick")
 
 
 def import_all():
-    """Imports every script from its own folder."""
+    """Imports every script from its own folder; gives which."""
     path = list(sys.path)
     for script in SCRIPTS:
         sys.path[:] = [str(script.parent), *path]
         runpy.run_path(str(script), run_name="imported")
     sys.path[:] = path
+    return [str(script.relative_to(FOLDER)) for script in SCRIPTS]
 
 
 def errors_of_joined(out):
@@ -62,7 +63,7 @@ def main(out, *options):
     sys.path.insert(0, str(FOLDER))
     if options:
         return train_budgets(out, *options)
-    import_all()
+    (out / "imported.json").write_text(json.dumps(import_all()))
     (out / "joined.json").write_text(json.dumps(errors_of_joined(out)))
     call("--json", out / "steps.json")
     return train_budgets(out)

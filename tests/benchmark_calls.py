@@ -61,12 +61,11 @@ def train_budgets(out, *options):
 
 def main(out, *options):
     sys.path.insert(0, str(FOLDER))
-    if options:
-        return train_budgets(out, *options)
-    (out / "imported.json").write_text(json.dumps(import_all()))
-    (out / "joined.json").write_text(json.dumps(errors_of_joined(out)))
-    call("--json", out / "steps.json")
-    return train_budgets(out)
+    if not options:
+        (out / "imported.json").write_text(json.dumps(import_all()))
+        (out / "joined.json").write_text(json.dumps(errors_of_joined(out)))
+        call("--json", out / "steps.json")
+    train_budgets(out, *options)
 
 
 if __name__ == "__main__":

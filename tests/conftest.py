@@ -2,12 +2,11 @@
 
 import gc
 import itertools
-import multiprocessing
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from filelock import FileLock
 from hypothesis import settings
 
 from command_line import Call
+from started import replicas_forked
 
 gc.disable()  # until all tests are collected, most of which stays
 
@@ -136,14 +136,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.fixture
-def forked_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forks the processes of replicas, which serve alike but would import PyTorch for seconds.
-
-    Not for batches of a size that PyTorch divides among threads, which a fork does not have.
-    """
-    if sys.platform == "linux":
-        forking = multiprocessing.get_context("fork")
-        monkeypatch.setattr("torch.multiprocessing.get_context", lambda _=None: forking)
+def forked_replicas() -> Iterator[None]:
+    with replicas_forked():
+        yield
 
 
 # What processes of which number do, who are started once for all files that look at it.

@@ -1,13 +1,16 @@
-"""A process that is forked from the tests' own, which has imported all that it needs."""
+"""Processes that are forked from the tests' own, which has imported all that they need."""
 
 import contextlib
 import multiprocessing
+import sys
 
-import torch
+import pytest
 
 
 def processes():
     """What starts processes that train: a fork, but for autograd's threads of an accelerator."""
+    import torch  # which not all tests need
+
     return multiprocessing.get_context("spawn" if torch.accelerator.is_available() else "fork")
 
 
@@ -28,3 +31,16 @@ def started(function, *arguments):
     finally:
         process.kill()
         process.join()
+
+
+@contextlib.contextmanager
+def replicas_forked():
+    """Forks the processes of replicas, which serve alike but would import PyTorch for seconds.
+
+    Not for batches of a size that PyTorch divides among threads, which a fork does not have.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            forking = multiprocessing.get_context("fork")
+            patch.setattr("torch.multiprocessing.get_context", lambda _=None: forking)
+        yield

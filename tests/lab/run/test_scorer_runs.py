@@ -1,7 +1,6 @@
 """Strategies whose scores come from elsewhere: each is charged what it really does."""
 
 import multiprocessing
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.table import find_strategy
+from started import replicas_forked
 
 EPOCH, BATCH, EPOCHS = 640, 128, 2
 CHEAP = ("sb-bf16", "sb-int8", "sb-small", "sb-proxy", "sb-pipelined")
@@ -29,10 +29,7 @@ def settings(epochs: float = 1.0) -> Settings:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("scorers")
     plan = Plan(settings(epochs=float(EPOCHS)), [*CHEAP, *PREDICTED], [0.5], [0], matched=False)
-    with pytest.MonkeyPatch.context() as patch:
-        if sys.platform == "linux":  # a fork has imported PyTorch
-            forking = multiprocessing.get_context("fork")
-            patch.setattr("torch.multiprocessing.get_context", lambda _=None: forking)
+    with replicas_forked():
         compare(plan, folder, Reporter())
     return Comparison.read(folder)
 

@@ -95,7 +95,7 @@ class Plan:
                 f"strategies {list(self.strategies)} with keeps {list(self.keeps)}: "
                 f"{', '.join(twice)} would run twice, or be one row; leave one out"
             )
-        for run in runs:
+        for run in {run.label: run for run in runs}.values():
             check_strategy(run, self.settings)
 
     def runs(self) -> list[Run]:

@@ -416,13 +416,12 @@ def plan_cost(plan: Plan) -> float | None:
         examples = examples * LENGTH // settings.max_tokens
     if not examples or not (settings.epochs or settings.budget):
         return None
+    if settings.budget:
+        return examples * len(plan.runs()) * (FORWARD + BACKWARD) * settings.budget
     total = 0.0  # for each example
     for run in plan.runs():
         # A matched run costs what the other does.
         strategy = find_strategy(run.matched_to or run.strategy)
-        if settings.budget:
-            total += (FORWARD + BACKWARD) * settings.budget
-            continue
         if strategy.prunes:
             early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
             total += settings.score_models * early

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from string import Formatter
 from typing import Any, cast
@@ -336,6 +336,7 @@ def find_strategy(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
+@cache
 def name_of_call(text: str) -> str:
     """Returns a strategy's name and share, from the call of the library that it is.
 

@@ -33,6 +33,7 @@ SECTIONS = {
     "Before training": {
         "probe": "Measure what selection would cost and save, and whether it pays.",
         "score": "Score the training set by models trained for a little.",
+        "overlap": "See how far two tables of scores agree.",
         "prune": "Choose the examples to keep by their scores.",
     },
     "From records": {

@@ -1,4 +1,4 @@
-"""Before training: ``siftback probe``, ``score`` and ``prune``."""
+"""Before training: ``siftback probe``, ``score``, ``overlap`` and ``prune``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from siftback.cli.options import command, settings_of, use_threads
 from siftback.errors import ConfigError
-from siftback.lab.settings import check_run_seed, parse_numbers
+from siftback.lab.settings import check_run_seed, parse_number, parse_numbers
 
 PROBED = (
     *("data", "model", "width", "norm", "batch_size", "lr", "weight_decay", "train_limit"),
@@ -75,13 +75,9 @@ def score_command(
     epochs: float = 2.0,
     seed: int = 0,
     out: Path = Path("runs/scores.parquet"),
-    overlap: tuple[Path, Path] | None = None,
-    drop: str | None = None,
     threads: int | None = None,
 ) -> None:
     """Score the training set by models trained for a little.
-
-    With --overlap, see how far two tables of scores agree.
 
     Args:
         score: Score: el2n, grand, margin, entropy, loss, forgetting, aum, irreducible,
@@ -90,21 +86,13 @@ def score_command(
         epochs: Epochs that each is trained for.
         seed: Decides the models' own seeds.
         out: The Parquet file to write.
-        overlap: In place of scoring: two tables, to see how far they agree.
-        drop: Shares to drop for --overlap, separated by commas; 0.1,0.25,0.5,0.75,0.9 by default.
     """
-    from siftback.lab.experiments.example_scores import overlap_table, score_examples
+    from siftback.lab.experiments.example_scores import score_examples
     from siftback.lab.records.folder import check_writable
     from siftback.lab.records.formatting import counted, readable
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    if overlap:
-        drops = parse_numbers("--drop", drop or "0.1,0.25,0.5,0.75,0.9")
-        Console().print(overlap_table(*overlap, drops))
-        return
-    if drop:
-        raise ConfigError(f"--drop {drop} is of --overlap: score, and give it to siftback prune")
     settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
@@ -119,12 +107,26 @@ def score_command(
     )
 
 
+@command("overlap")
+def overlap_command(first: Path, second: Path, drop: str = "0.1,0.25,0.5,0.75,0.9") -> None:
+    """See how far two tables of scores agree.
+
+    Args:
+        first: A table that siftback score wrote.
+        second: Another, of the same examples.
+        drop: Shares to drop, separated by commas.
+    """
+    from siftback.lab.experiments.example_scores import overlap_table
+
+    Console().print(overlap_table(first, second, parse_numbers("--drop", drop)))
+
+
 @command("prune")
 def prune_command(
     *,
     scores: Path,
     out: Path = Path("runs/kept.parquet"),
-    drop: float | None = None,
+    drop: str | None = None,
     easiest: Annotated[
         bool, typer.Option("--easiest/--hardest", help="Which to keep; the hardest by default.")
     ] = False,
@@ -150,6 +152,7 @@ def prune_command(
 
     check_writable(out)
     check_run_seed(seed)
+    share = parse_number("--drop", drop) if drop else None
     ranks: Any = None if window is None else tuple(parse_numbers("--window", window))
     if easiest and ranks:
         raise ConfigError(f"--easiest and --window {window}: give one of them")
@@ -166,12 +169,12 @@ def prune_command(
         )
     indices = prune(
         table.scores,
-        drop,
+        share,
         keep="easiest" if easiest else "hardest",
         window=ranks,
         per_class=table.labels if per_class else None,
         seed=seed,
     )
-    options = {"drop": drop, "easiest": easiest, "window": ranks, "per_class": per_class}
+    options = {"drop": share, "easiest": easiest, "window": ranks, "per_class": per_class}
     write_subset(out, table, indices, options | {"seed": seed})
     typer.echo(f"{out}: {len(indices)} of {len(table.labels)} examples kept by {score}")

@@ -72,7 +72,7 @@ PANELS = {
     "Output": (
         ("out", "overwrite", "resume", "status", "json"),
         ("checkpoint_every", "checkpoints", "tensorboard", "evaluations", "evaluate_at", "observe",
-         "overlap", "drop", "help_all", "help"),
+         "help_all", "help"),
     ),
 }  # fmt: skip
 PANEL_OF = {name: title for title, groups in PANELS.items() for name in sum(groups, ())}
@@ -99,6 +99,7 @@ VALUES = {
     "grid": "name=list",
     "keep": "float",
     "window": "a,b",
+    "drop": "float",
 }
 
 

@@ -29,13 +29,13 @@ def test_score_prune_and_train_on_what_is_kept(call: Call, tmp_path: Path) -> No
     assert columns["index"].to_pylist() == list(range(200))
     assert call("score", *brief, "--score", "margin", "--out", other)[0] == 0
 
-    status, printed, _ = call("score", "--overlap", table, other, "--drop", "1/4,0.5")
+    status, printed, _ = call("overlap", table, other, "--drop", "1/4,0.5")
     assert status == 0
     assert "dropped by both" in printed
     assert "(0.25)" in printed
 
     prune = ("prune", "--scores", table, "--out", kept)
-    assert call(*prune, "--drop", "0.25", "--easiest")[0] == 0
+    assert call(*prune, "--drop", "25%", "--easiest")[0] == 0
     easiest = indices(kept)
     assert call(*prune, "--window", "0.1,0.9", "--per-class")[0] == 0
     assert len(indices(kept)) == 160
@@ -82,7 +82,6 @@ def test_a_subset_of_rare_classes_is_scored_with_them(call: Call, tmp_path: Path
             ("score", "--score", "aum", "--epochs", "0"),
             "aum of models that are trained for score_epochs=0",
         ),
-        (("score", "--overlap", "a", "b"), "a does not exist: make it with siftback score"),
         (
             ("score", "--data", "picture:a.png", "--model", "siren", "--batch-size", "16"),
             "has none: give one of loss, irreducible, sb-uses",

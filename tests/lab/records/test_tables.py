@@ -58,7 +58,7 @@ def test_file_names_do_not_vanish_from_tables(call: Call, tmp_path: Path) -> Non
         table = pa.table(columns).replace_schema_metadata({"siftback": "{}"})
         parquet.write_table(table, tmp_path / name)
     paths = (tmp_path / "[red]a.parquet", tmp_path / "[b]b.parquet")
-    status, printed, _ = call("score", "--overlap", *paths, "--drop", "0.5")
+    status, printed, _ = call("overlap", *paths, "--drop", "0.5")
     assert status == 0
     assert "[red]a.parquet and [b]b.parquet" in printed
 

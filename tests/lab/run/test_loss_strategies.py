@@ -176,7 +176,7 @@ def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
     torch.testing.assert_close(of_windows, windows.scores)
     assert tokens.origin["cost"] == windows.origin["cost"]
     with pytest.raises(ConfigError, match="holds token-irreducible, a score of each token"):
-        prune_command(scores=tmp_path / "token-irreducible", out=tmp_path / "kept", drop=0.5)
+        prune_command(scores=tmp_path / "token-irreducible", out=tmp_path / "kept", drop="0.5")
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def train(loader, count=2):
 def learn(loader):
     if loader.memory is not None:
         found = (loader.indices % 7).float() / 7 + 0.1
+        assert loader.weights.shape == found.shape  # read, as a loop does to apply them
         loader.record(found, correct=found > 0.5, confidence=found.clamp(max=1))
 
 

@@ -338,6 +338,20 @@ def test_losses_of_the_user_s_own_are_taken_in_place_of_the_step_s():
     assert {len(rows) for rows in module.examples} == {BATCH // 2}
 
 
+def test_losses_of_the_user_s_own_may_replace_parts_of_their_batch():
+    def replacing(module, batch):
+        batch[0] = batch[0] / 2
+        return of_cross_entropy(module, batch)
+
+    def apart(module, batch):
+        return of_cross_entropy(module, [batch[0] / 2, batch[1]])
+
+    module, plain_one = Net(), Net()
+    fit_selecting(SelectiveCallback(keep=1 / 2, losses=replacing), module)
+    fit_selecting(SelectiveCallback(keep=1 / 2, losses=apart), plain_one)
+    assert torch.equal(weights_of(module), weights_of(plain_one))
+
+
 class Weighing:
     """Keeps the first k rows, with weights 1, 2, 3, ...."""
 

@@ -345,6 +345,25 @@ def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins
     assert loader.stats.released <= COUNT
 
 
+@pytest.mark.parametrize("make", [learning, lambda: loader_of(Weighing())])
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_skipping_the_first_batch_of_a_later_epoch_is_an_error_at_once(make, ahead):
+    # The losses of the second would be those of the first: a loop reads ahead as it did before.
+    loader, recorded = make(), []
+    for batch in reading_ahead(loader, ahead):
+        loader.loss(losses_of(batch, 0))
+
+    def train():
+        for place, batch in enumerate(reading_ahead(loader, ahead)):
+            if place > 0:
+                loader.loss(losses_of(batch, 1))
+                recorded.append(place)
+
+    with pytest.raises(ConfigError, match=rf"of {ahead + 1} batches no losses were recorded"):
+        train()
+    assert recorded == [1]
+
+
 @ahead_by
 @pytest.mark.parametrize("make", [learning, lambda: loader_of(Weighing())])
 def test_a_last_batch_that_is_not_full_may_be_left_out(make, ahead):
@@ -699,6 +718,16 @@ def test_a_forward_that_is_not_finite_is_not_trained_on_in_silence():
 
     with pytest.raises(LossError, match=r"no loss of two batches is finite"):
         train()
+
+
+def test_the_mean_of_half_precision_is_one_of_its_numbers_where_some_are_dropped():
+    loader = SelectiveLoader(
+        DataLoader(torch.arange(512.0), 256), memory=Memory(), epochs=2, on_nonfinite="drop"
+    )
+    next(iter(loader))
+    losses = torch.full((256,), 300.0, dtype=torch.float16)
+    losses[7] = torch.inf
+    assert loader.loss(losses).item() == pytest.approx(300, rel=1e-2)  # of a sum beyond 65,504
 
 
 def test_a_batch_without_any_finite_loss_is_dropped_whole():

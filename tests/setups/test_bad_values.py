@@ -243,6 +243,21 @@ def results_of(name, made):
     return None
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_weights_by_indices_are_found_whatever_the_default_dtype(dtype, default_dtype):
+    default_dtype(dtype)
+    plain = DataLoader(dataset(), 8, shuffle=True)
+    rule, weights = Memory(keep=0.5, unbiased=True, warmup=Epochs(1)), set()
+    loader = SelectiveLoader(plain, memory=rule, epochs=3, attach=True)
+    for _ in range(3):
+        for inputs, _, indices, given in loader:
+            losses = inputs.square().mean(1).requires_grad_()
+            loader.loss(losses, indices=indices).backward()
+            torch.testing.assert_close(losses.grad, given / len(given))
+            weights |= {*given.tolist()}
+    assert len(weights) > 2
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", KINDS)

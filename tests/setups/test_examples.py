@@ -16,9 +16,12 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from siftback import (
+    Ema,
     Epochs,
+    GradientBound,
     Memory,
     Pool,
+    Reduced,
     Schedule,
     SelectiveLoader,
     Stale,
@@ -437,3 +440,48 @@ READINGS = {
 def test_a_batch_by_itself_is_as_large_as_all_its_parts_may_be(batch, size):
     assert tree.size(batch) == size
     assert tree.size(tree.take(batch, torch.tensor([1]))) == 1
+
+
+class Numbered(Dataset):
+    """Inputs and labels by name, with each example's index, and more in a dictionary of its own."""
+
+    inputs = torch.rand(COUNT, 6, generator=torch.Generator().manual_seed(0)) + 1
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        x = self.inputs[index]
+        return {"x": x, "more": {"x": x}, "label": index % 3, "index": index}
+
+
+def rewriting(model, batch):
+    """Losses of a function that puts what it computes into its batch, under old and new names."""
+    batch["x"] = (batch["x"] - 1) / 2
+    batch["more"]["x"] = batch["more"]["x"] - 1
+    batch["logits"] = model(batch["x"] + batch["more"]["x"])
+    return nn.functional.cross_entropy(batch["logits"], batch["label"], reduction="none")
+
+
+REWRITTEN = {
+    "fresh": {"keep": 0.5},
+    "average": {"keep": 0.5, "scorer": Ema()},
+    "bound": {"keep": 0.5, "scorer": GradientBound()},
+    "reduced": {"keep": 0.5, "scorer": Reduced("bf16")},
+    "rule": {"memory": Stale(0.5, every=1, warmup=Epochs(1))},
+}
+
+
+@pytest.mark.parametrize("arguments", REWRITTEN.values(), ids=REWRITTEN)
+def test_what_losses_put_into_a_batch_is_not_trained_on(arguments):
+    model = nn.Linear(6, 3)
+    plain = DataLoader(Numbered(), 8, shuffle=True)
+    loader = SelectiveLoader(plain, model, losses=rewriting, epochs=3, **arguments)
+    for _ in range(3):
+        for batch in loader:
+            assert batch.keys() == {"x", "more", "label", "index"}
+            assert torch.equal(batch["x"], Numbered.inputs[batch["index"]])
+            assert torch.equal(batch["more"]["x"], batch["x"])
+            if loader.memory is not None:
+                loader.loss(batch["x"].sum(1))
+    assert loader.stats.scored > COUNT

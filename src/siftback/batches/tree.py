@@ -36,7 +36,7 @@ Lists = frozenset[str]
 """Paths within a batch, such as ``[0]``, of lists and tuples that hold one example per entry."""
 
 # In place of paths: each leaf is a column, with rows or not; or each list of objects is.
-_LEAVES, _OBJECTS = frozenset({"leaves"}), frozenset({"objects"})
+LEAVES, _OBJECTS = frozenset({"leaves"}), frozenset({"objects"})
 
 
 class Structure(NamedTuple):
@@ -160,7 +160,7 @@ def columns(batch: Any, lists: Lists, path: str = "") -> list[tuple[str, Any]]:
         return []
     children = _children_of(batch)
     if not isinstance(children, dict):
-        if lists is _LEAVES:
+        if lists is LEAVES:
             return [(path, batch)]
         raise _without_rows(batch, path)
     return [leaf for step, child in children.items() for leaf in columns(child, lists, path + step)]
@@ -168,7 +168,7 @@ def columns(batch: Any, lists: Lists, path: str = "") -> list[tuple[str, Any]]:
 
 def leaves(batch: Any) -> Sequence[Any]:
     """Returns the leaves of a batch, which are no structure, whatever they are; without None."""
-    return _tensors_alone(batch, "", _LEAVES) or [leaf for _, leaf in columns(batch, _LEAVES)]
+    return _tensors_alone(batch, "", LEAVES) or [leaf for _, leaf in columns(batch, LEAVES)]
 
 
 def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
@@ -218,7 +218,7 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
             return leaf[on_host]
         return type(leaf)(clone(leaf[row]) for row in on_host)
 
-    return _map(rows_of, lists_of(batch) if lists is None else lists, batch)
+    return map_leaves(rows_of, lists_of(batch) if lists is None else lists, batch)
 
 
 def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
@@ -236,8 +236,8 @@ def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
         BatchError: If the batch cannot be split into examples.
     """
     lists = lists_of(batch) if lists is None else lists
-    first = _map(lambda _, leaf: leaf[:at], lists, batch)
-    return first, _map(lambda _, leaf: leaf[at:], lists, batch)
+    first = map_leaves(lambda _, leaf: leaf[:at], lists, batch)
+    return first, map_leaves(lambda _, leaf: leaf[at:], lists, batch)
 
 
 def clone(batch: Any) -> Any:
@@ -248,7 +248,7 @@ def clone(batch: Any) -> Any:
             return copy.copy(leaf)
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
-    return _map(copied, _LEAVES, batch)
+    return map_leaves(copied, LEAVES, batch)
 
 
 def concatenate(
@@ -276,7 +276,7 @@ def concatenate(
     fills = (pad or {}).items()
     values = {step: value for key, value in fills for step in (f"[{key!r}]", f".{key}")}
     lists = lists_of(batches[0]) if lists is None else lists
-    return _map(partial(_join, values), lists, *batches)
+    return map_leaves(partial(_join, values), lists, *batches)
 
 
 def shapes(batch: Any, lists: Lists) -> list[Any]:
@@ -300,7 +300,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
             return move(leaf, device)
         return leaf.to(device) if hasattr(leaf, "to") else leaf
 
-    return _map(moved, _LEAVES, batch)
+    return map_leaves(moved, LEAVES, batch)
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
@@ -309,7 +309,7 @@ def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
     >>> map_tensors(torch.neg, {"x": torch.tensor([1, 2]), "name": ["a", "b"]})
     {'x': tensor([-1, -2]), 'name': ['a', 'b']}
     """
-    return _map(lambda _, leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, _LEAVES, batch)
+    return map_leaves(lambda _, leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, LEAVES, batch)
 
 
 def map_outputs(fn: Callable[[Tensor], Tensor], outputs: Any) -> Any:
@@ -330,7 +330,7 @@ def device(batch: Any) -> torch.device:
     return next((tensor.device for tensor in tensors(batch)), torch.device("cpu"))
 
 
-def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") -> Any:
+def map_leaves(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") -> Any:
     """Applies ``fn(path, *columns)`` to the columns of batches that have the same structure."""
     first = batches[0]
     members = [_tensors_alone(batch, path, lists) for batch in batches]
@@ -346,14 +346,14 @@ def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") ->
         return None
     families: list[Any] = [_children_of(batch) for batch in batches]
     if not isinstance(families[0], dict):
-        if lists is _LEAVES:
+        if lists is LEAVES:
             return fn(path, *batches)
         raise _without_rows(first, path)
     if any(family.keys() != families[0].keys() for family in families):
         keys = " and ".join(str(list(family)) for family in families)
         raise BatchError(f"batches of mismatched parts ({keys}); give every batch the same ones")
     values = [
-        _map(fn, lists, *(family[step] for family in families), path=path + step)
+        map_leaves(fn, lists, *(family[step] for family in families), path=path + step)
         for step in families[0]
     ]
     return _rebuild(first, values)
@@ -410,9 +410,9 @@ def _is_column(leaf: Any, path: str, lists: Lists) -> bool:
     """Returns whether a leaf holds a row or an entry per example."""
     if isinstance(leaf, Tensor):  # in rows that can be taken and joined
         has_rows = leaf.ndim > 0 and leaf.layout == torch.strided and not leaf.is_nested
-        return has_rows or lists is _LEAVES
+        return has_rows or lists is LEAVES
     if isinstance(leaf, np.ndarray):
-        return leaf.ndim > 0 or lists is _LEAVES
+        return leaf.ndim > 0 or lists is LEAVES
     if not isinstance(leaf, list | tuple):
         return False
     return path in lists or _is_values(leaf) or (lists is _OBJECTS and _are_objects(leaf))

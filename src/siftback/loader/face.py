@@ -402,7 +402,8 @@ class SelectiveLoader:
         if stays is None:
             return losses.mean()
         # Without an index, of whose length the host would wait to be told; of none, a zero.
-        return torch.where(stays, losses, 0).sum() / stays.sum().clamp(min=1)
+        # Divided first, as the sum of many is beyond half precision.
+        return torch.where(stays, losses, 0).div(stays.sum().clamp(min=1)).sum()
 
     def record(
         self,

@@ -106,8 +106,9 @@ class LossRecord:
         self._queue: deque[PendingBatch] = deque()
         self.reads = draw.losses.reads if draw else HostReads()
         self._epoch = self._nonfinite_batches = 0  # of the batch given last; one after another
-        # Of losses of whole batches: their mean for each example in them, and their number.
-        self._means = ScoreTable(columns=2)
+        # What the loop reads ahead, as in epochs before; of losses of whole batches their mean for
+        # each example in them, and their number.
+        self._ahead, self._means = MOST_AHEAD - 1, ScoreTable(columns=2)
         self.clear()
 
     def clear(self) -> None:
@@ -116,7 +117,7 @@ class LossRecord:
         self._reweights = self._goes_on = False  # any batch given, or losses since the last one
         self.recorded = self._without_losses = self._without_weights = 0
         # The size is that of the batch recorded last in its turn; -1 by one loss for all of it.
-        self._ahead, self._size = MOST_AHEAD - 1, 0
+        self._size, self._ahead = 0, self._ahead if self.learns else MOST_AHEAD - 1
 
     def give(self, batch: Batch, epoch: int) -> None:
         """Notes a batch that training is being given; it is past those that were used before it.
@@ -259,14 +260,13 @@ class LossRecord:
         """
         waiting: Any = [p for p in self._queue if p.missing > 0 and p.batch.indices is not None]
         matches = [(p, *(p.unrecorded[:, None] == indices).nonzero().unbind(1)) for p in waiting]
-        weights, shared, is_told = torch.ones(len(indices)), torch.zeros(len(indices)), True
+        shared, is_told = torch.zeros(len(indices)), True
+        weights = torch.ones(len(indices), dtype=torch.float32)
         # The losses of a call are of one batch as a rule, which has most of their examples. Batches
         # before it may have some of them too, of which a loop left the losses out.
         for pending, rows, columns in sorted(matches, key=lambda match: -len(match[1])):
-            factors = pending.batch.weights
-            factors = torch.ones(len(rows)) if factors is None else factors.cpu()[rows]
-            is_other = (shared[columns] == len(rows)) & (weights[columns] != factors)
-            is_told &= not bool(is_other.any())
+            factors = pending.batch.loss_weights().cpu()[rows]
+            is_told &= not ((shared[columns] == len(rows)) & (weights[columns] != factors)).any()
             is_new = shared[columns] == 0
             if bool(is_new.any()):
                 new = columns[is_new]

@@ -65,9 +65,9 @@ class GradientBound(PassScorer):
                 outputs.append(output)
             return output
 
-        with self.calling(model, batch) as called, torch.enable_grad():
+        with self.calling(model, batch) as (called, renewed), torch.enable_grad():
             watched: Any = WatchedModel(model, called, leaf)
-            values = losses(watched, batch)
+            values = losses(watched, renewed)
             check_losses(values, count)
             derivatives: tuple[Tensor | None, ...] = ()
             if outputs and values.requires_grad:

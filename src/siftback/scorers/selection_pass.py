@@ -53,8 +53,11 @@ class PassScorer(Stateful, Scorer):
         return {"scorer": type(self).__name__, "mode": self.mode, "autocast": autocast}
 
     @contextmanager
-    def calling(self, model: nn.Module, batch: Any) -> Iterator[Callable[..., Any]]:
+    def calling(self, model: nn.Module, batch: Any) -> Iterator[tuple[Callable[..., Any], Any]]:
         """Yields a callable for the model's outputs; the model is left `untouched`.
+
+        With it comes the batch in new containers: an entry that the losses replace, add or remove
+        is then none of the batch that is trained on. Its tensors are the same.
 
         Raises:
             BatchError: If the batch is on another device than the model.
@@ -64,7 +67,8 @@ class PassScorer(Stateful, Scorer):
         with untouched(model, self.mode, device), casting:
             if self._compile and self._compiled[0] is not model:
                 self._compiled = model, torch.compile(model)
-            yield self._compiled[1] if self._compile else model
+            renewed = tree.map_leaves(lambda _, leaf: leaf, tree.LEAVES, batch)
+            yield self._compiled[1] if self._compile else model, renewed
 
 
 class Fresh(PassScorer):
@@ -111,8 +115,8 @@ class Fresh(PassScorer):
         # `no_grad`, not `inference_mode`: a tensor that the model caches meanwhile, such as a
         # table of positions, must remain usable in training.
         count = tree.size(batch) if indices is None else len(indices)
-        with torch.no_grad(), self.calling(model, batch) as called:
-            return check_losses(losses(called, batch), count)  # type: ignore[arg-type]
+        with torch.no_grad(), self.calling(model, batch) as (called, renewed):
+            return check_losses(losses(called, renewed), count)  # type: ignore[arg-type]
 
 
 def check_scorer(scorer: Scorer | None) -> Scorer:

@@ -97,7 +97,7 @@ LINES = {
     "compare --data npz:": "give npz:PATH",
     "compare --data npz:{file}": "npz:{file} cannot be read",
     "compare --data npz:{nowhere}": "no file {nowhere}",
-    "compare --data npz:{folder}": "npz:{folder} cannot be read",
+    "compare --data npz:{folder}": "npz:{folder}: there is no file {folder}",
     "compare --data imagefolder:{folder}": "{folder} holds 0 folders",
     "compare --data imagefolder:{nowhere}": "no folder {nowhere}",
     "compare --data imagefolder:{folder},nosuch=1": "no option 'nosuch'",

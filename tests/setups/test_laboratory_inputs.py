@@ -182,9 +182,9 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "all but the end": (cut(0.99), "File is not a zip file"),
     "no arrays": (lambda path: zipfile.ZipFile(path, "w").close(), "holds nothing and no x_train"),
     "an array twice": (twice, "it holds an array twice"),
-    "a folder": (lambda path: path.mkdir(), "it is not a file"),
-    "a pipe": (pipe, "it is not a file"),
-    "a device": (lambda path: path.symlink_to("/dev/zero"), "it is not a file"),
+    "a folder": (lambda path: path.mkdir(), "there is no file"),
+    "a pipe": (pipe, "there is no file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "there is no file"),
     "a broken link": (lambda path: path.symlink_to("nowhere"), "there is no file"),
     "a link to itself": (lambda path: path.symlink_to(path.name), "there is no file"),
 }  # fmt: skip
@@ -245,14 +245,14 @@ def images_in(root: Path, classes: str = "ab", count: int = 6) -> None:
             Image.fromarray(drawn(8, 8, 3)).save(root / name / f"{number}.png")
 
 
-def png(width: int, height: int) -> bytes:
-    """A picture whose header says its size, and that has no pixels."""
+def png(width: int, height: int, bits: int = 8) -> bytes:
+    """A picture in colour whose header says its size, and that has no pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + checksum
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0)
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 
@@ -263,6 +263,14 @@ def saved_as(name: str, pixels: np.ndarray) -> Write:
 
 def put(name: str, content: bytes) -> Write:
     return lambda root: (root / "a" / name).write_bytes(content)
+
+
+def damaged_avif(root: Path) -> None:
+    path = root / "a" / "z.avif"
+    Image.fromarray(drawn(8, 8, 3)).save(path)
+    content = path.read_bytes()
+    assert content.count(b"iloc") == 1  # says where its pixels are
+    path.write_bytes(content.replace(b"iloc", b"kloc"))
 
 
 def emptied(root: Path) -> None:
@@ -287,6 +295,8 @@ FOLDERS: dict[str, tuple[Write, str, str]] = {
     "16 bits": (saved_as("z.png", drawn(8, 8).astype(np.uint16) * 257), "", "more than 8 bits"),
     "32 bits": (saved_as("z.tif", drawn(8, 8).astype(np.int32)), "", "more than 8 bits"),
     "floats": (saved_as("z.tif", drawn(8, 8).astype(np.float32)), "", "more than 8 bits"),
+    "colours of 16 bits": (put("z.png", png(8, 8, bits=16)), "", "RGB has more than 8 bits"),
+    "a damaged AVIF": (damaged_avif, "", r"z\.avif cannot be read"),
     "a folder as an image": (lambda root: (root / "a/z.png").mkdir(), "", "it is not a file"),
     "an image deeper": (
         lambda root: shutil.copytree(root / "b", root / "a/more/still"),

@@ -211,6 +211,22 @@ def test_a_column_is_a_number_by_all_of_its_rows(tmp_path: Path) -> None:
     assert (data.numbers, data.train_inputs.shape[1]) == (1, 1 + 8 + 2)
 
 
+@pytest.mark.parametrize("name", ["", "index", "Unnamed: 0", "__index_level_0__"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_index_with_gaps_is_refused_by_the_names_that_pandas_gives_it(
+    name: str, ending: str, tmp_path: Path
+) -> None:
+    # In a table that is sorted by class it would tell the label.
+    gaps = [3 * row + row % 2 for row in range(N)]
+    path = write(tmp_path / f"a.{ending}", {name: gaps[::-1]} | columns_of())
+    with pytest.raises(ConfigError, match=rf"column '{name}' numbers the rows from 0 to 178, "):
+        load(f"table:{path}")
+    plain = load(f"table:{write(tmp_path / f'b.{ending}', columns_of())}")
+    for column in ({"code": gaps}, {name: [number / 2 for number in gaps]}):  # which are numbers
+        data = load(f"table:{write(tmp_path / f'c.{ending}', column | columns_of())}")
+        assert data.numbers == plain.numbers + 1
+
+
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "no labels": ({"label": None}, "", "no column 'label': give label= the column of labels"),
     "another label": ({}, ",label=kind", "no column 'kind'.* of weight, rooms, colour, new, label"),
@@ -244,7 +260,11 @@ def test_columns_that_cannot_be_learnt_are_refused_by_name(
 WRITTEN = "{:.1f}|{:.2f} €|$ {:.2f}|1 234.{:.0f}|{:.1f}%|{:.0f} %|-1.{:.0f}|1'23{:.0f}"
 
 
-@pytest.mark.parametrize("written", [*WRITTEN.split("|"), "1.234.{:.0f}"])
+# Of typography: spaces that do not break a line, and a minus sign.
+TYPESET = ["1\u00a0234.{:.0f}", "1\u202f23{:.0f}", "{:.2f}\u00a0€", "\u22121.{:.0f}"]
+
+
+@pytest.mark.parametrize("written", [*WRITTEN.split("|"), "1.234.{:.0f}", *TYPESET])
 def test_numbers_that_are_read_as_texts_are_refused(tmp_path: Path, written: str) -> None:
     # As categories they would be trained on, and say nothing of how near they are to each other.
     cells = [written.format(n % 7).replace(".", ",") for n in range(N)]

@@ -421,6 +421,23 @@ def test_a_saved_set_is_read_pixel_for_pixel(places):
         assert (data.name, data.names) == ("hf:insects", ("ant", "bee", "cat"))
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_splits_that_number_their_classes_each_for_itself_are_refused(places, in_order):
+    tested = ["ant", "bee"] if in_order else ["bee", "cat"]  # whose numbers are 0 and 1
+    splits = {
+        "train": dataset(0).remove_columns("kind").add_column("kind", ["ant", "bee", "cat"] * 2),
+        "test": dataset(1, 2).remove_columns("kind").add_column("kind", tested),
+    }
+    encoded = datasets.DatasetDict(splits).class_encode_column("kind")
+    encoded.save_to_disk(places / "insects")
+    if in_order:
+        data = load(f"hf:{places / 'insects'}")
+        assert [data.names[label] for label in data.test_labels] == tested
+    else:
+        with pytest.raises(ConfigError, match="has the number of 'ant' for 'bee' to test on"):
+            load(f"hf:{places / 'insects'}")
+
+
 def test_rows_that_were_chosen_are_those_read(places):
     name = saved(places / "insects", train=dataset(0).select([4, 1, 2]), test=dataset(1))
     data = load(name)

@@ -98,6 +98,9 @@ def test_examples_that_became_others_are_not_gone_on_with(call: Call, tmp_path: 
         table.write_text("\n".join(["x,label", *others]))
         code, _, error = call(*compare, "--resume")
         assert (code, "examples was '160 and 40 of crc32" in error) == (2, True)
+    table.write_text("\n".join(["y,x,label", *(f"{y % 9},{row}" for y, row in enumerate(rows))]))
+    code, _, error = call(*compare, "--resume")  # the same labels, and another column
+    assert (code, "examples was '160 and 40 of crc32" in error) == (2, True)
 
 
 @needs_locks

@@ -31,7 +31,7 @@ from siftback.lab.data.tables import TEST_SPLITS, naming_source
 SUFFIXES = {*Image.registered_extensions(), ".heic", ".heif"} - {".pdf", ".mpg", ".mpeg", ".h5"}
 GREY = {"1", "L"}
 # The errors of Pillow for damaged files, and for those of far more pixels than bytes.
-BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, Image.DecompressionBombError)
 DEEP = ("I", "F")  # the beginnings of the modes whose values are not bytes
 
 CHANNELS = (1, 3)
@@ -236,13 +236,14 @@ def open_image(cell: Any, number: int, title: str) -> Image.Image:
         image = Image.open(content)
     except BROKEN as error:
         raise unreadable(cell, number, title, error) from error
+    # Conversion to bytes would clip most values to 255; Pillow itself cuts those of colours.
+    if image.mode.startswith(DEEP) or ";16" in str(image.tile):
+        image.close()
+        raise unreadable(cell, number, title, f"mode {image.mode} has more than 8 bits a channel")
     # Damaged EXIF data say nothing. Where an image has none, asking for them would decode it.
     with suppress(Exception):
         if "exif" in image.info:
             ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith(DEEP):  # conversion to bytes would clip most values to 255
-        image.close()
-        raise unreadable(cell, number, title, f"mode {image.mode} has more than 8 bits a channel")
     return image
 
 
@@ -298,10 +299,8 @@ def read_arrays(address: Address) -> tuple[Splits, tuple[str, ...]]:
 
 def read_members(address: Address) -> dict[str, Any]:
     """Reads the arrays of the file by name: those of `ARRAYS`, and None for the others."""
-    if not address.path.exists():
-        raise ConfigError(f"{address}: there is no file {address.path}")
     if not address.path.is_file():  # reading a pipe would wait for ever
-        raise ConfigError(f"{address} cannot be read as a file of arrays: it is not a file")
+        raise ConfigError(f"{address}: there is no file {address.path}: give one of arrays")
     with naming_source(address, "cannot be read as a file of arrays", "save it by numpy.savez"):
         with zipfile.ZipFile(address.path) as file:
             names = [name.removesuffix(".npy") for name in file.namelist()]

@@ -1,5 +1,6 @@
 """Rows of a table, numbers and categories with a label each, from a CSV or Parquet file."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +26,10 @@ MISSING = [
 
 # A text that is a number to a reader: 1,5 or 1.500,00 or 12 % or $5, but no code of digits alone.
 NUMBER = r"^[-+ ]*([$€£][- ]*\d[\d.,' ]*|\d+(([.,' ]\d{3})*[.,]\d+|([' ]\d{3})+|[ %$€£]+)[ %$€£]*)$"
+NUMBER = NUMBER.replace(" ", " \u00a0\u202f").replace("[-", "[-\u2212")  # as typography has them
+
+INDEX = re.compile(r"|index|Unnamed: .*|__index_level_\d+__")
+"""The names that pandas gives to the numbers of rows where it writes them as a column."""
 
 LARGEST = 1e100
 """The largest number, so that its square is one too."""
@@ -87,7 +92,7 @@ def read_rows(address: Address) -> TableData:
     )
     inputs = [column for column in columns if column not in (label, *dropped)]
     for column in inputs:
-        check_column(tables["train"][column], f"{name}: column {column!r}")
+        check_column(tables["train"][column], column, f"{name}: column {column!r}")
     numbers, (train_inputs, test_inputs) = encode_columns(train, test, inputs, name)
     return TableData(
         address.title,
@@ -267,12 +272,13 @@ def one_hot(cells: pa.Array, categories: pa.Array, where: str) -> NDArray[np.boo
     return marks
 
 
-def check_column(column: pa.ChunkedArray, where: str) -> None:
+def check_column(column: pa.ChunkedArray, name: str, where: str) -> None:
     """Checks that a column holds no numbers as texts, and neither numbers nor names the rows.
 
     Raises:
         ConfigError: If more than half of its texts are numbers such as "1,5", or it holds whole
-            numbers without gaps, each of them once, or as many texts.
+            numbers without gaps, each of them once, or as many texts. In a column of a name of
+            `INDEX` numbers may have gaps, as after rows were dropped.
     """
     distinct = plain_cells(column, where).unique()
     if not is_numeric(distinct.type) and len(distinct) > 1:
@@ -286,7 +292,8 @@ def check_column(column: pa.ChunkedArray, where: str) -> None:
     what = "holds another text in each row"
     if is_numeric(distinct.type):
         values = np.sort(distinct.to_numpy())
-        if len(values) < 2 or (np.diff(values) != 1).any():
+        fits = np.diff(values) % 1 == 0 if INDEX.fullmatch(name) else np.diff(values) == 1
+        if len(values) < 2 or not fits.all():
             return
         what = f"numbers the rows from {values[0]:g} to {values[-1]:g}"
     raise ConfigError(

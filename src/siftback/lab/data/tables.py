@@ -8,8 +8,9 @@ They are sets of the Hugging Face hub, files of its client on disk, or files of 
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,14 +56,11 @@ def read_examples(
         ConfigError: If a column is missing or holds something else, or a label is that of no class
             to train on.
     """
-    splits: Splits = {}
-    for split, table in tables.items():
-        labels = read_labels(table, label, values, split, name)
-        examples = (
-            read_cells(table, inputs, TEXT, name) if is_text else read_encoded(table, inputs, name)
-        )
-        splits[split] = examples, labels
-    return splits
+    read: Callable[..., Any] = partial(read_cells, kind=TEXT) if is_text else read_encoded
+    return {
+        split: (read(table, inputs, name=name), read_labels(table, label, values, split, name))
+        for split, table in tables.items()
+    }
 
 
 def read_labels(
@@ -276,29 +274,31 @@ def open_address(address: Address) -> EncodedSet:
         inputs = choose_column(features, address, "text", texts)
         if inputs not in strings:
             raise ConfigError(f"{address}: column {inputs!r} holds no texts: give one that does")
-        if options_of_images := sorted({*IMAGE_OPTIONS, "image"} & {*options}):
-            raise ConfigError(
-                f"{address}: {options_of_images[0]}= is of images, and these are texts"
-            )
+        if foreign := sorted({*IMAGE_OPTIONS, "image"} & {*options}):
+            raise ConfigError(f"{address}: {foreign[0]}= is of images, and these are texts")
     else:
         if "vocabulary" in options:
             raise ConfigError(f"{address}: vocabulary= is of texts, and these are images")
         inputs = choose_column(features, address, "image", images)
     label = choose_column(features, address, "label", labels or [LABEL] * (LABEL in features))
     tables = {}
+    names = tuple(getattr(features[label], "names", ()))
     for split, data in splits.items():
         columns = [name for name in dict.fromkeys((inputs, label)) if name in data.features]
         tables[split] = data.select_columns(columns).with_format("arrow")[:]
-    values: list[Any] = []
-    names: Iterable[str] = getattr(features[label], "names", ())
-    if label not in labels:
-        values = sorted({*read_cells(tables["train"], label, VALUE, str(address))})
-        names = map(str, values)
+        numbered = zip(getattr(data.features.get(label), "names", ()), names, strict=False)
+        if unlike := [pair for pair in numbered if pair[0] != pair[1]]:
+            raise ConfigError(
+                f"{address}: column {label!r} has the number of {unlike[0][1]!r} for "
+                f"{unlike[0][0]!r} to {split} on: encode all splits at once, or save texts"
+            )
+    cells = () if label in labels else read_cells(tables["train"], label, VALUE, str(address))
+    values = sorted({*cells})
     return EncodedSet(
         name=str(address),
         title=address.path.name,
         read=lambda: read_examples(tables, inputs, label, values, is_text, str(address)),
-        names=tuple(names),
+        names=names or tuple(map(str, values)),
         files=[Path(file["filename"]) for data in splits.values() for file in data.cache_files],
         is_text=is_text,
     )

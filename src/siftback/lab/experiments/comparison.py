@@ -438,14 +438,15 @@ def _train(
 
 
 def describe_examples(data: DataSet) -> str:
-    """Returns what tells examples from others: their number, their labels, and their tokenizer.
+    """Returns what tells examples from others: number, labels, tokenizer, width of a table.
 
     Not their inputs, of which another version of a decoder may give other last bits; nor the
     fractions of labels that are colours, as they are decoded too.
     """
     labels = data.train_labels, data.test_labels
     text = data.tokenizer.encode() if isinstance(data, TextData) else b""
-    checksum = zlib.crc32(text, scores.label_checksum(*labels))
+    width = labels[0].new_tensor(data.train_inputs.shape[1:] if data.kind == "rows" else ())
+    checksum = zlib.crc32(text, scores.label_checksum(*labels, width))
     return f"{len(labels[0])} and {len(labels[1])} of crc32 {checksum:08x}"
 
 

@@ -251,9 +251,8 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         if plain and lowest:
             best = min(lowest, key=lowest.__getitem__)
             end, rate = lowest[best]
-            about_best = f"{title}, each at its own best rate"
             name = f"{library_name(best)} at {rate:g}"
-            sentence = best_end(about_best, metric, name, end, plain[0])
+            sentence = best_end(f"{title}, each at its own best rate", metric, name, end, plain[0])
         yield Finding(sentence, rows=rows)
 
 

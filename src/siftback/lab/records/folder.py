@@ -224,11 +224,10 @@ def record_lines(folder: Path, record: str) -> Sequence[str]:
 
 def entry_of(lines: Sequence[str], index: int) -> dict[str, Any]:
     """One line of a run's record; empty where there is none, or it is damaged."""
-    try:
-        entry = json.loads(lines[index])
-    except (IndexError, ValueError):
-        return {}
-    return entry if isinstance(entry, dict) else {}
+    with contextlib.suppress(IndexError, ValueError):
+        if isinstance(entry := json.loads(lines[index]), dict):
+            return entry
+    return {}
 
 
 def pack(folder: Path) -> tuple[int, list[str]]:

@@ -91,8 +91,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
         if len(text) <= PAGE_MOST:
             break
     else:
-        size = f"{len(text) / 1e6:.1f} MB"
-        problems = [*problems, f"{page.name} has {size}: report fewer comparisons"]
+        problems.append(f"{page.name} has {len(text) / 1e6:.1f} MB: report fewer comparisons")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_bytes(text)
     return page, problems
@@ -123,9 +122,8 @@ def render_page(
     described = [describe_comparison(name, comparison) for name, comparison in named(comparisons)]
     figures = [analysis for analysis in analyses if isinstance(analysis, Figure)]
     runs = [run for comparison in comparisons for run in in_order(comparison.runs)]
-    strategy_of = {run.family: run.family for run in runs}
-    strategies = {family: strategy_name(family) for family in strategy_of}
-    strategy_of |= {run.label: run.family for run in runs}
+    strategies = {family: strategy_name(family) for family in {run.family: None for run in runs}}
+    strategy_of = {key: run.family for run in runs for key in (run.family, run.label)}
     keys = (key for figure in figures for key in figure.keys)
     shared = assign_styles(key for key in keys if key[0] in strategy_of)
     pool: dict[str, int] = {}

@@ -331,7 +331,10 @@ def device(batch: Any) -> torch.device:
 
 
 def map_leaves(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") -> Any:
-    """Applies ``fn(path, *columns)`` to the columns of batches that have the same structure."""
+    """Applies ``fn(path, *columns)`` to the columns of batches that have the same structure.
+
+    They are found by ``lists``, as `columns` does; with `LEAVES` they are all leaves.
+    """
     first = batches[0]
     members = [_tensors_alone(batch, path, lists) for batch in batches]
     if all(members) and len({(type(batch), len(batch)) for batch in batches}) == 1:

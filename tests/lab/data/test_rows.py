@@ -222,7 +222,7 @@ def test_an_index_with_gaps_is_refused_by_the_names_that_pandas_gives_it(
     with pytest.raises(ConfigError, match=rf"column '{name}' numbers the rows from 0 to 178, "):
         load(f"table:{path}")
     plain = load(f"table:{write(tmp_path / f'b.{ending}', columns_of())}")
-    for column in ({"code": gaps}, {name: [number / 2 for number in gaps]}):  # which are numbers
+    for column in ({"code": gaps}, {name: [number / 8 for number in gaps]}):  # which are numbers
         data = load(f"table:{write(tmp_path / f'c.{ending}', column | columns_of())}")
         assert data.numbers == plain.numbers + 1
 

@@ -70,11 +70,11 @@ class TrainingStep:
     def losses(self, args: Any, kwargs: Any, count: int, *, reweights: bool = False) -> Tensor:
         """Returns float[N], the losses of its first loss function; nothing after it runs.
 
-        What it does to its module, to metrics, to the parameters' ``requires_grad`` and to the
-        structure of the batch before is undone.
+        What it does to its module, to metrics and to the parameters' ``requires_grad`` before is
+        undone.
 
         Args:
-            args: Of the step; a batch of N examples first.
+            args: Of the step; a batch of N examples first, in containers that it may change.
             kwargs: Of the step.
             count: N.
             reweights: Whether weights will be applied to the losses, which is then tried.
@@ -91,7 +91,7 @@ class TrainingStep:
         before = state(reads_weights=reads)
         try:
             with undo_effects(self.module), catch:
-                self.eager(tree.map_tensors(lambda tensor: tensor, batch), *arguments, **kwargs)
+                self.eager(batch, *arguments, **kwargs)
         except StepAborted:
             if state(reads_weights=reads) != before:
                 raise ConfigError(

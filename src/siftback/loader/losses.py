@@ -106,9 +106,9 @@ class LossRecord:
         self._queue: deque[PendingBatch] = deque()
         self.reads = draw.losses.reads if draw else HostReads()
         self._epoch = self._nonfinite_batches = 0  # of the batch given last; one after another
-        # What the loop reads ahead, as in epochs before; of losses of whole batches their mean for
-        # each example in them, and their number.
-        self._ahead, self._means = MOST_AHEAD - 1, ScoreTable(columns=2)
+        # Of losses of whole batches: their mean for each example in them, and their number.
+        self._means = ScoreTable(columns=2)
+        self._ahead = MOST_AHEAD - 1  # batches that the loop reads ahead, known after a few
         self.clear()
 
     def clear(self) -> None:

@@ -402,6 +402,21 @@ def test_settings_of_a_loss_that_change_in_training_are_followed():
         torch.testing.assert_close(loss, loss_fn(model(inputs[kept]), targets[kept]))
 
 
+def test_a_hook_that_is_registered_in_training_is_called():
+    model = nn.Linear(8, 4)
+    single_pass = SinglePass(model, F.cross_entropy, keep=1 / 2, check=False, steps_per_epoch=1)
+    inputs, targets = torch.randn(16, 8), torch.arange(16) % 4
+    single_pass(inputs, targets)
+    for register, hook in (
+        (model.register_forward_hook, lambda module, args, output: 3 * output),
+        (model.register_forward_pre_hook, lambda module, args: (args[0] + 1,)),
+    ):
+        register(hook)
+        loss = single_pass(inputs, targets)
+        kept = single_pass.selection.positions
+        torch.testing.assert_close(loss, F.cross_entropy(model(inputs[kept]), targets[kept]))
+
+
 def test_losses_outputs_and_stats_are_at_hand():
     torch.manual_seed(0)
     model, (inputs, targets) = Mlp(), images()

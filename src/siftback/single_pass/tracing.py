@@ -57,8 +57,9 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
         before, started = stats.compilations, time.perf_counter()
         # Under DistributedDataParallel the compiler would split the graph at its buckets. Sizes
         # that are equal in the first batch, such as N and a length, are not to be taken for one.
+        # Hooks may be registered later.
         with (
-            torch._dynamo.config.patch(optimize_ddp=False),
+            torch._dynamo.config.patch(optimize_ddp=False, skip_nnmodule_hook_guards=False),
             shape_config.patch(use_duck_shape=False),  # type: ignore[attr-defined]
         ):
             results = compiled(batch)

@@ -126,6 +126,23 @@ def test_epochs_have_the_batches_of_the_wrapped_loader(rule, source):
 
 
 @every_rule
+def test_a_look_at_a_batch_changes_no_order_where_a_loop_sets_the_epoch(rule):
+    data = Numbered(spread(COUNT))
+
+    def orders(looks):
+        loader, found = ruled(rule(), wrapped=plain(data), epochs=EPOCHS), []
+        for epoch in range(EPOCHS):
+            for _ in range(looks):
+                loader.set_epoch(epoch)
+                next(iter(loader))
+            loader.set_epoch(epoch)
+            found += [numbers for numbers, _ in steps_of(loader, epoch)]
+        return found
+
+    assert orders(looks=2) == orders(looks=0)
+
+
+@every_rule
 @pytest.mark.parametrize("size", [3, 11])
 def test_a_pool_makes_as_many_batches_as_of_whole_epochs(rule, size):
     data, expected = Numbered(spread(COUNT)), -(-COUNT // size)

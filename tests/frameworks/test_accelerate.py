@@ -18,6 +18,7 @@ from torch.utils.data import (
 
 from siftback import (
     Epochs,
+    Indexed,
     InfoBatch,
     Memory,
     Pool,
@@ -143,6 +144,46 @@ def test_a_sampler_of_one_s_own_is_counted_as_it_is():
     loader = prepare(accelerator, source, memory=Memory(keep=0.5), epochs=EPOCHS)
     for _ in range(EPOCHS):
         assert ends_of(accelerator, loader) == [False] * 7 + [True]
+
+
+def test_examples_that_carry_their_indices_may_come_in_any_order():
+    net, accelerator = network(), on_cpu(gradient_accumulation_steps=2)
+    numbered = TensorDataset(*data().tensors, torch.arange(COUNT))
+
+    def sort(examples):
+        return torch.utils.data.default_collate(sorted(examples, key=lambda row: float(row[0][0])))
+
+    source = DataLoader(numbered, BATCH, shuffle=True, collate_fn=sort)
+    with pytest.raises(BatchError, match="give Indexed"):
+        next(iter(prepare(accelerator, source, memory=Memory(), epochs=2)))
+    indexed = Indexed(source, index_of=lambda batch: batch[2])
+    loader = prepare(accelerator, indexed, memory=Memory(keep=0.5), epochs=2)
+    for epoch in range(2):
+        for step, (inputs, targets, indices) in enumerate(loader, 1):
+            losses = F.cross_entropy(net(inputs), targets, reduction="none")
+            loader.loss(losses)
+            assert loader.end_of_dataloader == (step == STEPS)
+            if epoch == 0:
+                torch.testing.assert_close(loader.memory.values[indices, 0], losses.detach())
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_streams_without_a_length_accumulate_nothing(accumulation):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(data())
+
+    accelerator, net = on_cpu(gradient_accumulation_steps=accumulation), network()
+    selected = {"loss_fn": F.cross_entropy, "keep": 0.5, "schedule": AT_ONCE}
+    loader, steps = prepare(accelerator, DataLoader(Stream(), BATCH), net, **selected), 0
+    if accumulation > 1:
+        with pytest.raises(ConfigError, match="which batch is its last one is not known"):
+            next(iter(loader))
+        return
+    for _ in loader:
+        with accelerator.accumulate(net):
+            steps += accelerator.sync_gradients
+    assert steps == -(-loader.stats.released // BATCH)
 
 
 def test_an_epoch_that_ends_early_is_an_error():

@@ -342,6 +342,64 @@ def test_the_first_loss_that_a_step_computes_is_remembered(tmp_path):
     torch.testing.assert_close(given["memory"].values[:, 0], losses)
 
 
+class Penalised(transformers.Trainer):
+    """Has another term in its loss, which it notes and logs."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.noted = []
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        self.noted.append(outputs.loss.item())
+        self.log({"own": outputs.loss.item()})
+        loss = outputs.loss + 0.1 * model.classifier.weight.square().sum()
+        return (loss, outputs) if return_outputs else loss
+
+
+class OfPenalised(SelectiveTrainerMixin, Penalised):
+    pass
+
+
+@pytest.mark.parametrize("method", ["two_pass", "memory"])
+def test_checks_of_a_loss_leave_what_it_notes_and_logs_as_it_is(method, tmp_path):
+    ours = trainer(tmp_path, "classifier", of=OfPenalised, selection=selection(method))
+    ours.train()
+    logged = [entry["own"] for entry in ours.state.log_history if "own" in entry]
+    assert len(logged) == ours.state.global_step == 12
+    assert logged == ours.noted
+
+
+def test_a_memory_takes_batches_with_parts_that_have_no_rows(tmp_path):
+    given, model = selection("memory"), classifier(**NO_DROPOUT)
+    ours = trainer(tmp_path, "classifier", model=model, selection=given, learning_rate=0.0)
+
+    def positioned(examples):
+        batch = padded(examples)
+        return batch | {"position_ids": torch.arange(batch["input_ids"].shape[1])[None]}
+
+    ours.data_collator = positioned
+    ours.train()
+    with torch.no_grad():
+        losses = sequence_losses(model, padded(ours.train_dataset))
+    torch.testing.assert_close(given["memory"].values[:, 0], losses)
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_stream_without_a_length_resumes_after_its_end(step, tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(sentences(24, "classifier"))
+
+    settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 1}
+    for checkpoint in (None, str(tmp_path / f"checkpoint-{step}")):
+        ours = trainer(tmp_path, "classifier", **settings)
+        ours.train_dataset = Stream()
+        ours.train(resume_from_checkpoint=checkpoint)
+        assert ours.state.global_step == 8
+        assert len(ours.batches) == (8 - step if checkpoint else 8)
+
+
 def test_losses_and_selectors_of_one_s_own(tmp_path):
     def shortest(model, batch):
         return -batch["attention_mask"].sum(1).float()

@@ -148,6 +148,7 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
         ({"epochs": 3, "y": data()[1]}, "has the targets"),
         ({"epochs": 3, "sample_weight": np.ones(48)}, "a third part, sample weights"),
         ({"epochs": 3, "validation_data": dataset}, "validation_data"),
+        ({"epochs": 3, "validation_data": remembering()}, "validation_data"),
     ):
         with pytest.raises(ConfigError, match=reason):
             model.fit(dataset, verbose=0, **settings)

@@ -1,5 +1,8 @@
 """Selection within the step, by a callback of Lightning's own `Trainer`."""
 
+import gc
+import weakref
+
 import pytest
 
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
@@ -251,6 +254,48 @@ def test_examples_without_a_target_are_never_chosen():
     assert all(example % 3 for example in examples)
     with pytest.raises(LossError, match=r'is nan: .*on_nonfinite="keep" or "drop"'):
         fit_remembering(Unlabelled(), memory=Memory(keep=0.5))
+
+
+class Images(Net):
+    """Images of several sizes in lists, as those of detection."""
+
+    def training_step(self, batch, batch_idx):
+        images, targets = batch
+        logits = self(torch.stack([image.mean((1, 2)).repeat(2) for image in images]))
+        return F.cross_entropy(logits, torch.stack([target["label"] for target in targets]))
+
+
+@pytest.mark.parametrize("count", [18, 19])  # whose last batch has as many as an image has channels
+def test_lists_of_images_are_told_from_their_channels_by_the_first_batch(count):
+    rows = [(torch.randn(3, 4 + n % 5, 6), {"label": torch.tensor(n % 3)}) for n in range(count)]
+    callback = SelectiveCallback(keep=0.5)
+    loader = DataLoader(rows, BATCH, collate_fn=lambda rows: tuple(zip(*rows, strict=True)))
+    fit_selecting(callback, Images(), loader)
+    assert callback.stats.kept == 2 * (4 + 4 + max(2, count // 2 - 8))
+
+
+def test_a_checkpoint_of_the_last_batch_of_an_epoch_loses_no_epoch(tmp_path):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    loaders = (stateful.StatefulDataLoader(data(), BATCH, shuffle=True) for _ in range(2))
+    fit_selecting(half(), OneCycle(), next(loaders), saved_to=tmp_path, every=STEPS)
+    module, path = OneCycle(), tmp_path / f"step={2 * STEPS}.ckpt"
+    fit_selecting(half(), module, next(loaders), ckpt_path=path)
+    assert [epoch for epoch, _ in module.steps] == [2] * STEPS
+
+
+class Masked(Net):
+    def training_step(self, batch, batch_idx):
+        mask = torch.ones(len(batch[1]), 3)
+        self.masks = [*getattr(self, "masks", []), weakref.ref(mask)]
+        targets = F.one_hot(batch[1], 3).float()
+        return F.binary_cross_entropy_with_logits(self(batch[0]), targets, weight=mask)
+
+
+def test_what_a_step_gives_its_loss_function_is_not_kept():
+    module = Masked()
+    fit_selecting(half(), module)
+    gc.collect()
+    assert not any(mask() is not None for mask in module.masks)
 
 
 class InPlace(Net):

@@ -25,6 +25,7 @@ from lightning_parts import (
     OfTokens,
     Reversed,
     Sorted,
+    SortedByHand,
     Summed,
     TwoLosses,
     Unreduced,
@@ -46,7 +47,7 @@ from lightning_ranks import (
 )
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from siftback import (
     EpochRule,
@@ -199,10 +200,49 @@ def test_weights_to_come_that_cannot_be_applied_are_refused_in_the_first_step(ki
         fit_remembering(kind(), memory=Memory(keep=0.5))
 
 
-@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, OfOutputs, OfTokens, Sorted, Reversed])
+class Averaging(Sorted):
+    """Changes weights after its loss, as a moving average of weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.average = torch.nn.Linear(6, 3).requires_grad_(False)
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.average.weight.data.lerp_(self.net.weight.data, 0.1)
+        return loss
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [TwoLosses, NoLoss, OfOutputs, OfTokens, Sorted, Reversed, SortedByHand, Averaging],
+)
 def test_a_step_whose_losses_cannot_be_recorded_is_refused(kind):
     with pytest.raises((ConfigError, LossError), match=r"record|datamodule\.loss"):
         fit_remembering(kind())
+
+
+def named(examples):
+    return [*default_collate(examples), "digits"]
+
+
+class Decaying(Net):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch[:2], batch_idx) + 0.1 * self.net.weight.square().sum()
+
+
+def test_a_value_beside_the_columns_of_a_batch_leaves_the_checks_as_they_are():
+    fit_remembering(Decaying(), plain(collate_fn=named))
+    with pytest.raises(ConfigError, match="in another order"):
+        fit_remembering(Sorted(), plain(collate_fn=named))
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
+def test_weights_are_applied_to_losses_of_half_precision(precision):
+    module = Net()
+    module.forward = lambda inputs: module.net(inputs.to(module.net.weight.dtype) / 8)
+    fit_remembering(module, memory=InfoBatch(), precision=precision)
+    assert len(module.steps) == EPOCHS * STEPS
 
 
 def by_first_feature(batch):
@@ -282,6 +322,34 @@ def test_a_step_that_changes_weights_is_not_run_again_to_check_its_losses():
     assert module.count == EPOCHS * STEPS
 
 
+class FromTheStart(Manual):
+    """Accumulates by hand: forgets gradients, or steps, at the beginning of a step."""
+
+    steps_first = False
+
+    def training_step(self, batch, batch_idx):
+        first, _ = self.optimizers()
+        if batch_idx % 2 == 0:
+            if self.steps_first:
+                first.step()
+            first.zero_grad()
+        self.manual_backward(F.cross_entropy(self(batch[0]), batch[1]) / 2)
+        if batch_idx % 2 and not self.steps_first:
+            first.step()
+
+
+def test_checks_of_a_step_by_hand_change_neither_gradients_nor_weights():
+    module, other = FromTheStart(), Manual(every=2)
+    fit_remembering(module)
+    fit_remembering(other)
+    assert torch.equal(weights_of(module), weights_of(other))
+    stepping, plainly = FromTheStart(), FromTheStart()
+    stepping.steps_first = plainly.steps_first = True
+    fit_remembering(stepping)
+    trainer_of().fit(plainly, plain(), validation())
+    assert stepping.net.weight._version == plainly.net.weight._version
+
+
 def test_memory_under_manual_optimization_is_that_under_automatic():
     manual, automatic = Manual(), Net()
     fit_remembering(manual)
@@ -335,6 +403,7 @@ def test_a_loader_wrapped_by_hand_trains_as_the_data_module_does():
     selective = SelectiveDataModule(wrapped, val_dataloaders=validation())
     trainer_of().fit(other, datamodule=selective)
     assert selective.loader is wrapped
+    assert other.trainer.train_dataloader.batch_size == BATCH
     assert one.steps == other.steps
     assert torch.equal(weights_of(one), weights_of(other))
 

@@ -142,7 +142,8 @@ def remember_shorter():
 
 
 def score_stream():
-    next(iter(prepared(loader=DataLoader(Endless(), BATCH), **scoring())))
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    next(iter(prepared(accelerator, DataLoader(Endless(), BATCH), **scoring())))
 
 
 # By the beginning of what the row says.

@@ -142,6 +142,8 @@ class AcceleratedLoader(DataLoaderStateMixin):
         try:
             return len(self._loader)
         except TypeError as error:
+            if self._accelerator.gradient_accumulation_steps == 1:
+                return 0  # each batch is a step, the last one too
             raise ConfigError(
                 "Accelerate steps the gradients that are left at the end of an epoch, and "
                 f"which batch is its last one is not known: {error}"
@@ -269,7 +271,8 @@ def check_loader(accelerator: Accelerator, loader: Any) -> None:
             "give siftback's prepare() the DataLoader itself, and leave it out of "
             "accelerator.prepare()"
         )
-    if not isinstance(loader, DataLoader):
+    is_indexed = accelerator.num_processes == 1 and is_trackable(loader)
+    if not (isinstance(loader, DataLoader) or is_indexed):
         raise ConfigError(
             f"the loader is a {type(loader).__name__}: give prepare() the DataLoader, and the "
             "arguments of the SelectiveLoader"

@@ -50,7 +50,7 @@ from siftback.frameworks.step_selection import (
     replaced,
 )
 from siftback.frameworks.trained_loss import CheckTimes
-from siftback.losses.sequences import has_loss, head_losses, sequence_losses
+from siftback.losses.sequences import find_labels, has_loss, head_losses, sequence_losses
 from siftback.processes.distributed import all_gather
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
@@ -222,17 +222,18 @@ class SelectiveTrainerMixin(Trainer):
                     f"training_step of {type(self).__name__} did not call its compute_loss, by "
                     "which losses are recorded and compared: have it call super().training_step()"
                 )
-            self._is_begun = True
             select = self._attach_indices if self._rule else self._take_rows
             epoch_iterator = map(select, epoch_iterator)
-        return super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._is_begun |= bool(batches)  # none of a stream that is resumed after its end
+        return batches, items
 
     def _take_rows(self, batch: Any) -> Any:
         """Returns the rows of a batch to train on."""
         batch = self._prepare_inputs(batch)
         head = find_trainer_head(self)
 
-        def score(_: bool) -> tuple[Tensor, Tensor | None]:
+        def score(*_: Any) -> tuple[Tensor, Tensor | None]:
             losses = partial(weighted_losses, self._losses)
             with self.compute_loss_context_manager():
                 scores = Fresh().score(losses, self.model, batch, None)
@@ -273,8 +274,8 @@ class SelectiveTrainerMixin(Trainer):
                 return cast(Tensor, super().training_step(model, inputs, None, **kwargs))
         has_weights, count = SELECTION_WEIGHT in inputs, num_items_in_batch
         is_known = find_trainer_head(self) is not None
-        checks = (is_known if has_weights else needs_own_losses(self)) and tree.size(inputs) > 1
-        checks = checks and self._times.is_due()
+        checks = is_known if has_weights else needs_own_losses(self)
+        checks = checks and len(find_labels(inputs)) > 1 and self._times.is_due()
         if has_weights and not is_known:
             count = None  # the loss is a mean, for the Trainer to divide
         step = partial(super().training_step, model, inputs, count, **kwargs)

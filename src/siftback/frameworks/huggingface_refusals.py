@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.data import IterableDataset
 
 from siftback.batches import tree
+from siftback.batches.collating import undisturbed
 from siftback.errors import ConfigError
 from siftback.frameworks.huggingface_weights import weighted_losses, weighted_mean
 from siftback.frameworks.step_selection import epochs_of_steps
@@ -313,13 +314,11 @@ def check_loss(
         return loss_pair(cast(Head, find_trainer_head(trainer)), loss, outputs, inputs)
 
     def on_rows(rows: Tensor) -> LossPair:
-        some, variables = tree.take(inputs, rows), trainer.__dict__
-        before, labelled = dict(variables), dict(some)
-        with untouched(trainer.model, "eval", tree.device(some)):
-            again = compute(trainer.model, some)
-        variables.clear()
-        variables.update(before)
-        return pair(*again, labelled)
+        some = tree.take(inputs, rows)
+        labelled = dict(some)
+        with undisturbed(trainer), untouched(trainer.model, "eval", tree.device(some)):
+            trainer.log = lambda *_, **__: None
+            return pair(*compute(trainer.model, some), labelled)
 
     advice = advice_on_losses(trainer)
     if len(calls) != 1:
@@ -329,7 +328,7 @@ def check_loss(
         )
     batch_term = getattr(calls[0], "aux_loss", None) is not None  # of a router
     pairs = pair(result, calls, inputs)
-    if not ranks_alike(pairs, tree.size(inputs), on_rows, has_batch_term=batch_term):
+    if not ranks_alike(pairs, len(inputs["labels"]), on_rows, has_batch_term=batch_term):
         raise ConfigError(
             f"{type(trainer).__name__} trains on another loss than the mean of the losses that "
             "rows are chosen by, which are those of the model itself, such as one with class "

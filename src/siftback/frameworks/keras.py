@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_integer
-from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.frameworks.keras_dataset import (
@@ -360,12 +359,12 @@ class SelectiveModel(KerasWrapper):
         """Keras's step, on the rows of the batch that are chosen by their losses."""
         x, y, sample_weight = batch = keras.utils.unpack_x_y_sample_weight(data)
 
-        def score(tries: bool) -> tuple[Tensor, None]:
+        def score(tries: bool, count: int) -> tuple[Tensor, None]:
             with without_traces(self):
                 losses = self.losses_of(y, self(x, training=False), sample_weight)
             if tries and self._selection.in_batch.selector.reweights:
                 self._loss_of_each.check_weights()
-            return check_losses(losses, tree.size(batch)), None
+            return check_losses(losses, count), None
 
         warms = self.progress.is_training and self.progress.done < self._warmup
         rows, weights = self._selection.take(batch, score, skips=warms)

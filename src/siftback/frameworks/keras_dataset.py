@@ -505,8 +505,8 @@ def check_settings(dataset: SelectiveDataset, settings: dict[str, Any]) -> None:
             f"fit(epochs={epochs}) and SelectiveDataset(epochs={dataset.epochs}): give both the "
             "length of the whole training"
         )
-    if settings.get("validation_data") is dataset:
-        raise ConfigError("validation_data= is the SelectiveDataset: give data that is unselected")
+    if isinstance(settings.get("validation_data"), SelectiveDataset):
+        raise ConfigError("validation_data= is a SelectiveDataset: give data that is unselected")
     for name, instead in (
         ("class_weight", "give the data set a third part, sample weights"),
         ("steps_per_epoch", "the data set knows how many batches an epoch has"),

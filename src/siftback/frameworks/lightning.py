@@ -164,7 +164,8 @@ class SelectiveCallback(Callback):
             self._selection.load_state_dict(own_state(self._saved))
             self._saved = []
         fit_loop = trainer.fit_loop
-        if fit_loop.restarting and getattr(fit_loop, "_combined_loader_states_to_load", None):
+        waits = fit_loop.restarting and getattr(fit_loop, "_combined_loader_states_to_load", None)
+        if waits and not fit_loop.epoch_loop.batch_progress.is_last_batch:
             # Lightning 2.6 does not load the state of the train dataloader if
             # estimated_stepping_batches asked for that before the state of the loops was there.
             fit_loop._load_combined_loader_states()
@@ -202,10 +203,10 @@ class SelectiveCallback(Callback):
         in_batch = selection.in_batch
         from_step = not self._losses and in_batch.selector.needs_scores
 
-        def score(tries: bool) -> tuple[Tensor, Tensor | None]:
+        def score(tries: bool, count: int) -> tuple[Tensor, Tensor | None]:
             def losses_of_step(_: Any, batch: Any) -> Tensor:
                 reweights = tries and in_batch.selector.reweights
-                return step.losses((batch, *args), kwargs, tree.size(batch), reweights=reweights)
+                return step.losses((batch, *args), kwargs, count, reweights=reweights)
 
             losses = Fresh().score(self._losses or losses_of_step, step.module, batch, None)
             return losses, step.valid
@@ -216,7 +217,7 @@ class SelectiveCallback(Callback):
             skips = in_batch.skips() or self._trainer.fit_loop._skip_backward
             self._taken = selection.take(batch, score, skips=skips)
         rows, weights = self._taken
-        count, is_weighted = tree.size(rows), weights is not None
+        (count, _), is_weighted = tree.measure(rows, selection.lists), weights is not None
         log_selection(step.module, partial(selection.stats.log_entries, selection.share))
         checks = (from_step or is_weighted) and count > 1 and step.times.is_due()
         if not checks and not is_weighted:
@@ -495,10 +496,12 @@ class TrainLoader:
 
     Attributes:
         dataset: That of the loader, whose length bounds a search for a batch size.
+        batch_size: That of the loader.
     """
 
     def __init__(self, module: SelectiveDataModule) -> None:
-        self.loss, self.dataset = module.loss, module.ready_loader().dataset
+        loader = module.ready_loader()
+        self.loss, self.dataset, self.batch_size = module.loss, loader.dataset, loader.batch_size
         self._module, self._tests_order = module, True
 
     def __iter__(self) -> Iterator[Any]:

@@ -20,10 +20,10 @@ from siftback.state import Check, Stateful
 
 AT_ONCE = "schedule=Schedule(warmup=Epochs(0)), which selects at once"
 
-Score = Callable[[bool], tuple[Tensor, Tensor | None]]
+Score = Callable[[bool, int], tuple[Tensor, Tensor | None]]
 """Returns float[N], the losses of a batch, and bool[N], the rows to choose among, or None for all.
 
-It is called with whether the batch is the first one, of which more may be checked.
+It is called with whether the batch is the first one, of which more may be checked, and with N.
 """
 
 
@@ -38,11 +38,12 @@ class StepSelection(Stateful):
         in_batch: As passed.
         stats: What was done so far.
         share: Share of the rows that the last batch was to keep; 1 where all were trained on.
+        lists: The lists of a batch that hold one example per entry, by the first one.
     """
 
     def __init__(self, in_batch: InBatch, *, scores: bool = True) -> None:
         self.in_batch, self.stats, self.share = in_batch, Stats(), 1.0
-        self._scores, self._sizes = scores, list[int]()  # of the first two batches
+        self._scores, self.lists, self._sizes = scores, tree.LEAVES, list[int]()  # of two batches
 
     def take(self, batch: Any, score: Score, *, skips: bool) -> tuple[Any, Tensor | None]:
         """Returns the rows of a batch to train on, and their weights if the selector gives any.
@@ -56,14 +57,16 @@ class StepSelection(Stateful):
             BatchError: If the batch cannot be split into rows, or there is none to choose among.
             LossError: If there is not one finite loss per row.
         """
-        started, count, stats = time.perf_counter(), tree.size(batch), self.stats
+        started, stats = time.perf_counter(), self.stats
         if tries := not self._sizes:  # what is wrong with losses tells before an epoch of warm-up
-            tree.take(batch, torch.zeros(1, dtype=torch.int64))
-        elif len(self._sizes) == 1:  # of two, one may be a smaller one, the last of an epoch
+            self.lists = tree.lists_of(batch)
+            tree.take(batch, torch.zeros(1, dtype=torch.int64), self.lists)
+        count, device = tree.measure(batch, self.lists)
+        if len(self._sizes) == 1:  # of two, one may be a smaller one, the last of an epoch
             check_leaves_out(self.in_batch.selector.keep, max(count, *self._sizes))
-        losses, mask = torch.zeros(count, device=tree.device(batch)), None
+        losses, mask = torch.zeros(count, device=device), None
         if self._scores and (tries or not skips):
-            losses, mask = score(tries)
+            losses, mask = score(tries, count)
         self._sizes = [*self._sizes, count][:2]
         stats.seen += count
         weights, self.share = None, 1.0
@@ -74,7 +77,7 @@ class StepSelection(Stateful):
             stats.considered += count
             stats.scored += count * self._scores
             if len(selection.positions) < count:
-                batch = tree.take(batch, selection.positions)
+                batch = tree.take(batch, selection.positions, self.lists)
             count = len(selection.positions)
             stats.kept += count
         stats.released += count

@@ -22,7 +22,6 @@ class LossPair(NamedTuple):
         outputs: What the step computed its loss from, such as the logits, or its edge in the graph.
         gradient: That of ``ranked`` at the outputs, or at those of the first rows alone.
         scale: What gradients at the outputs are multiplied with before they are compared.
-        losses: float[N], those of the examples, where their order is checked.
     """
 
     trained: Tensor
@@ -30,7 +29,6 @@ class LossPair(NamedTuple):
     outputs: Tensor | GradientEdge
     gradient: Tensor
     scale: Tensor | float = 1.0
-    losses: Tensor = torch.empty(0)
 
 
 class CheckTimes:

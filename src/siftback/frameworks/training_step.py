@@ -86,14 +86,15 @@ class TrainingStep:
         """
         catch, (batch, *arguments) = FirstLoss(count, advice=self._advice), args
         self._scorings += 1
-        state = functools.partial(step_state, self.module, tree.tensors(batch))
-        reads = self._scorings.bit_count() == 1  # the 1st, 2nd, 4th, ...: of a whole network
-        before = state(reads_weights=reads)
+        frozen = [weight for weight in self.module.parameters() if not weight.requires_grad]
+        read = frozen if self._scorings.bit_count() == 1 else []  # the 1st, 2nd, 4th, ... time
+        state = functools.partial(state_of_tensors, [*tree.tensors(batch), *frozen], read)
+        before = state()
         try:
             with undo_effects(self.module), catch:
                 self.eager(batch, *arguments, **kwargs)
         except StepAborted:
-            if state(reads_weights=reads) != before:
+            if state() != before:
                 raise ConfigError(
                     "training_step changes its batch in place, or weights without gradients, "
                     "before its loss, which a scoring pass would do twice: have it change a copy "
@@ -146,20 +147,31 @@ class TrainingStep:
                 same = tree.map_tensors(lambda tensor: tensor, batch)  # the step may pop some
         catch = CaughtLosses(count, weights, self._reads, advice=self._advice)
 
-        def on_rows(rows: Tensor) -> LossPair:
-            some = tree.take(same, rows)
-            again = CaughtLosses(len(rows), advice=self._advice)
+        def run_on(kind: type[CaughtLosses], rows: Tensor) -> tuple[CaughtLosses, Any]:
+            try:
+                some = tree.take(same, rows)
+            except BatchError:  # of a value that is no column, such as the name of a task
+                some = tree.map_tensors(lambda t: t[rows] if t.shape[:1] == (count,) else t, same)
+            caught, output = kind(len(rows), advice=self._advice), None
             with (
+                suppress(StepAborted),
                 undo_effects(self.module),
                 untouched(self.module, "eval", tree.device(some)),
-                again,
+                caught,
             ):
                 output = self.eager(some, *arguments, **kwargs)
+            return caught, output
+
+        def on_rows(rows: Tensor) -> LossPair:
+            again, output = run_on(CaughtLosses, rows)
             return again.pair(cast(Tensor, loss_of_output(output)))
 
         automatic = self.module.automatic_optimization
-        state = functools.partial(step_state, self.module, [], reads_weights=True)
-        before = state() if checks else []
+        parameters = [*self.module.parameters()] if checks else []
+        frozen = [weight for weight in parameters if not weight.requires_grad]
+        state = functools.partial(state_of_tensors, frozen if automatic else parameters, frozen)
+        before = state()
+        catch.read_state = state if checks else list
         with catch:
             if automatic or not checks:
                 output = self.eager(batch, *arguments, **kwargs)
@@ -176,6 +188,8 @@ class TrainingStep:
         if automatic and checks:
             # A step that changed weights, such as those of a moving average, is not run again.
             self._check(catch, loss_of_output(output), on_rows if state() == before else None)
+        if checks and not (self.is_recorded or self._keeps_order) and catch.state == before:
+            self._check_order(catch, functools.partial(run_on, FirstLoss))
         return output, catch
 
     def _check(
@@ -199,16 +213,15 @@ class TrainingStep:
                 "besides a constant factor and terms without the examples, the two differ, and "
                 f"examples would be selected by {name} alone: {self._advice}"
             ) from cause
-        if on_rows and not self._keeps_order:
-            self._check_order(catch, on_rows)
 
-    def _check_order(self, catch: "CaughtLosses", on_rows: Callable[[Tensor], LossPair]) -> None:
+    def _check_order(self, catch: "CaughtLosses", run_on: Callable[[Tensor], Any]) -> None:
         """Makes sure that losses come in the order of the batch: reflected, of its reflection."""
         rows = torch.arange(min(catch.count, 8))  # a few rows show their order
         # About the first row, so that a step that reverses its rows is told too.
         reflected = rows.flip(0).roll(int(len(rows) > 2))
         try:
-            losses, others = (on_rows(order).losses.float() for order in (rows, reflected))
+            runs = run_on(rows), run_on(reflected)
+            losses, others = (caught.calls[0].losses.float() for caught, _ in runs)
             apart = (losses - others[reflected]).abs().sum()
         except Exception:  # a step of the user's may need its rows as they are, or give others
             return
@@ -245,10 +258,9 @@ class LossCall:
         self.reduction = bound.get("reduction", "mean")  # also of an example's positions
         self._whole = functools.partial(fn, *args, **kwargs)
         self._outputs, self.targets = (bound.pop(name) for name in list(bound)[:2])
-        try:
-            self.form = reduction_of(fn, **bound)
-        except TypeError:  # an option that has no hash
-            self.form = reduction_of.__wrapped__(fn, **bound)
+        # Not kept with what is of a batch, such as a weight for each element.
+        is_kept = all(isinstance(option, str | float | int | None) for option in bound.values())
+        self.form = (reduction_of if is_kept else reduction_of.__wrapped__)(fn, **bound)
         with torch.no_grad():
             self.losses: Tensor = self.form.per_example(self._outputs, self.targets)
 
@@ -274,13 +286,14 @@ class LossCall:
         whole: Tensor = self._whole()
         if weights is None or self.reduction == "none":
             return whole
-        reads.add(self._check_mean, self.checked().float().mean(), whole.detach().float().mean())
+        check = functools.partial(self._check_mean, 1e-3 if whole.dtype.itemsize >= 4 else 3e-2)
+        reads.add(check, self.checked().float().mean(), whole.detach().float().mean())
         losses = self.form.per_example(self._outputs, self.targets)
         return (losses * move(weights, losses.device).to(losses.dtype)).mean()
 
-    def _check_mean(self, mean: Tensor, value: Tensor) -> None:
+    def _check_mean(self, rounding: float, mean: Tensor, value: Tensor) -> None:
         """Makes sure that weights of examples can be applied to the loss, which has a value."""
-        close = torch.isclose(mean, value, rtol=1e-3, atol=1e-6, equal_nan=True)
+        close = torch.isclose(mean, value, rounding, atol=1e-6, equal_nan=True)
         if self.reduction != "mean" or not close:
             raise ConfigError(
                 f"{self.name} in training_step is not the mean of one loss per example, to which "
@@ -316,10 +329,14 @@ class CaughtLosses(TorchFunctionMode):
         calls: The calls.
         value: What the first of them returned.
         has_gradient: Whether it was called with gradients, unlike within a checkpoint's forward.
+        read_state: Called at the first of them.
+        state: What that returned.
     """
 
     value: Tensor
     has_gradient = True
+    read_state: Callable[[], Any] = list
+    state: Any = None
 
     def __init__(
         self,
@@ -345,6 +362,7 @@ class CaughtLosses(TorchFunctionMode):
         value = call.reduced(self._weights, self._reads)
         if len(self.calls) == 1:
             self.value, self.has_gradient = value, torch.is_grad_enabled()
+            self.state = self.read_state()
         return value
 
     def pair(self, trained: Tensor) -> LossPair:
@@ -353,8 +371,7 @@ class CaughtLosses(TorchFunctionMode):
         # Of losses that the step reduces itself, those of ignored positions are 0, whatever their
         # gradient is.
         scale = value.detach() if value.ndim else 1.0
-        losses = self.calls[0].losses
-        return LossPair(trained, value.sum(), value, torch.ones_like(value), scale, losses)
+        return LossPair(trained, value.sum(), value, torch.ones_like(value), scale)
 
     def check_only(self, weights: Tensor | None) -> None:
         """Makes sure that one loss function was called, and that weights were applied to it."""
@@ -387,10 +404,13 @@ class FirstLoss(CaughtLosses):
 
 @contextmanager
 def undo_effects(module: nn.Module) -> Iterator[None]:
-    """Restores the attributes of a module, its metrics and which weights require a gradient."""
+    """Restores the attributes of a module, its metrics, gradients and which weights have one.
+
+    In between there are no gradients, so that an optimizer that is stepped changes nothing.
+    """
     before = dict(vars(module))
     copies = [(value, value.copy()) for value in before.values() if isinstance(value, list | dict)]
-    required = [(weight, weight.requires_grad) for weight in module.parameters()]
+    weights = [(weight, weight.requires_grad, weight.grad) for weight in module.parameters()]
     children: Iterator[Any] = module.modules()
     metrics = [  # of torchmetrics, whose state is no buffer
         (child, {**vars(child), **child._copy_state_dict()})
@@ -398,6 +418,7 @@ def undo_effects(module: nn.Module) -> Iterator[None]:
         if hasattr(child, "_copy_state_dict")
     ]
     vars(module)["log"] = vars(module)["log_dict"] = lambda *args, **kwargs: None
+    nn.Module.zero_grad(module)
     try:
         yield
     finally:
@@ -407,8 +428,8 @@ def undo_effects(module: nn.Module) -> Iterator[None]:
         for items, copied in copies:
             items.clear()
             items.update(copied) if isinstance(items, dict) else items.extend(copied)
-        for weight, requires_grad in required:
-            weight.requires_grad_(requires_grad)
+        for weight, requires_grad, gradient in weights:
+            weight.requires_grad_(requires_grad).grad = gradient
 
 
 def loss_of_output(output: Any) -> Any:
@@ -416,16 +437,12 @@ def loss_of_output(output: Any) -> Any:
     return output.get("loss") if isinstance(output, Mapping) else output
 
 
-def step_state(module: Any, tensors: list[Tensor], *, reads_weights: bool) -> list[Any]:
-    """Returns what differs where a step changed tensors or frozen weights in place.
+def state_of_tensors(tensors: list[Tensor], read: list[Tensor]) -> list[Any]:
+    """Returns what differs where tensors were changed in place.
 
     Args:
-        module: The module of the step.
-        tensors: Such as those of its batch.
-        reads_weights: Whether to read the weights that have no gradient, which may be changed
-            without a trace, by their ``data``.
+        tensors: Such as those of a batch, and weights.
+        read: Of these, those that may be changed without a trace, by their ``data``.
     """
-    frozen = [weight for weight in module.parameters() if not weight.requires_grad]
-    counted = [t for t in (*tensors, *frozen) if not t.is_inference()]
-    sums = [float(weight.nansum()) for weight in frozen] if reads_weights else []
-    return [*((t._version, t.data_ptr()) for t in counted), *sums]
+    counted = [(t._version, t.data_ptr()) for t in tensors if not t.is_inference()]
+    return [*counted, *(float(tensor.nansum()) for tensor in read)]

@@ -429,7 +429,9 @@ class Pipeline(ABC):
         """Sets which epoch comes next; what is left of another one is not given any more."""
         source, epoch = self.source, self.epoch
         if number == source.epoch:
-            self.is_set = not epoch.is_over
+            # After no more than a look it begins again as it was drawn.
+            looked = number == epoch.number and not self.loaded and self.begins_again(epoch)
+            self.is_set = not (epoch.is_over or looked)
         elif not epoch.is_over or source.is_within:
             self.finish_step()
             self.drop_remaining()

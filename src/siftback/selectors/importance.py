@@ -1,7 +1,7 @@
 """Importance sampling: k of a larger batch in proportion to a score, once that pays off."""
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from siftback.arguments import check_flag, check_number, check_share
 from siftback.host_reads import move
@@ -71,7 +71,7 @@ def break_even_tau(size: int, count: int) -> float:
     return (size + 3 * count) / (3 * count)
 
 
-def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def draws_with_replacement(distribution: Tensor, count: int, generator: Generator) -> Tensor:
     """Draws the number of times that each example is drawn in k independent draws.
 
     Args:
@@ -178,9 +178,7 @@ class Kath18(ShareSelector):
         missed = torch.exp(count * torch.log1p(-drawn))
         return torch.where(on, 1 - missed, count / len(scores))
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """See `Selector.select`; updates the average of tau."""
         check_call(scores, generator, count)
         size, draws = len(scores), count or count_of(self.keep, len(scores))

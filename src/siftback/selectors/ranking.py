@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from siftback.arguments import check_either, check_number
 from siftback.errors import ConfigError
@@ -46,7 +46,7 @@ def top_probabilities(scores: Tensor, count: int) -> Tensor:
     return torch.where(equal, (count - above.sum()).float() / equal.sum(), above.float())
 
 
-def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def choose_top(scores: Tensor, count: int, generator: Generator) -> Tensor:
     """Chooses the k highest scores, ties broken at random.
 
     Args:
@@ -124,9 +124,7 @@ class TopK(ShareSelector):
         check_scores(scores)
         return top_probabilities(scores, count_of(self.keep, len(scores)))
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """See `Selector.select`."""
         check_call(scores, generator, count)
         return unweighted(choose_top(scores, count or count_of(self.keep, len(scores)), generator))
@@ -161,9 +159,7 @@ class SoftTopK(ShareSelector):
         super().__init__(keep=keep)
         self.temperature = check_number("temperature", temperature, above=0)
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """See `Selector.select`."""
         check_call(scores, generator, count)
         scores = scores.detach().float().nan_to_num()
@@ -203,9 +199,7 @@ class InBatchRank(ShareSelector):
         count = count_of(self.keep, len(scores))
         return inclusion_probabilities(rank_probabilities(scores, self.keep), count)
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """See `Selector.select`."""
         check_call(scores, generator, count)
         count = count or count_of(self.keep, len(scores))
@@ -273,9 +267,7 @@ class Threshold(ShareSelector):
             return (scores > self.above).float()
         return threshold_probabilities(*self.history.rank(scores), self.keep)
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """See `Selector.select`; with a moving threshold, adds the scores to the history."""
         check_call(scores, generator, count)
         probabilities = self.probabilities(scores)

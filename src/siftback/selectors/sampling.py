@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from siftback.arguments import check_share
 from siftback.host_reads import move
@@ -39,9 +39,7 @@ def precise(values: Tensor) -> Tensor:
     return values.double() if len(values) > _FEW else values
 
 
-def choose(
-    probabilities: Tensor, generator: torch.Generator, count: int | None = None
-) -> Selection:
+def choose(probabilities: Tensor, generator: Generator, count: int | None = None) -> Selection:
     """Keeps each example at random, independently of the others: Algorithm 1's ``choose``.
 
     Args:
@@ -62,7 +60,7 @@ def choose(
     return unweighted((move(draws, probabilities.device) < probabilities).nonzero().squeeze(1))
 
 
-def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def choose_exactly(probabilities: Tensor, count: int, generator: Generator) -> Tensor:
     """Keeps exactly k examples, each in proportion to its probability.
 
     Systematic sampling (Madow 1949) in a random order: the probabilities of
@@ -197,9 +195,7 @@ class ShareSelector(Stateful):
         """Changes the share to keep, in (0, 1]."""
         self.keep = check_share("keep", keep, least=False, most=True)
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """See `Selector.select`."""
         check_call(scores, generator, count)
         return choose(self.probabilities(scores), generator, count)

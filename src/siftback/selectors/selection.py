@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from siftback.arguments import format_value, is_integer
 from siftback.errors import ConfigError, LossError
@@ -83,7 +83,7 @@ float[N], N >= 1
         )
 
 
-def check_call(scores: Tensor, generator: torch.Generator, count: int | None) -> None:
+def check_call(scores: Tensor, generator: Generator, count: int | None) -> None:
     """Checks what `Selector.select` is called with.
 
     Raises:
@@ -144,9 +144,7 @@ class Selector(Protocol):
     reweights: bool
     keep: float
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """Chooses among the examples of a batch.
 
         Args:

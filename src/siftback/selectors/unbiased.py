@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from siftback.arguments import check_flag, check_object, check_share, format_value, is_number
 from siftback.errors import ConfigError
@@ -41,6 +40,7 @@ class Unbiased(Stateful):
         ConfigError: If the selector has no ``probabilities``, or the floor is out of range.
 
     >>> from siftback import Percentile, TopK
+    >>> import torch
     >>> scores, generator = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.Generator().manual_seed(2)
     >>> Unbiased(Percentile(keep=0.5), floor=0.2).select(scores, generator)
     Selection(positions=tensor([1, 2, 3]), weights=tensor([1.2000, 0.8571, 0.6667]))
@@ -96,9 +96,7 @@ class Unbiased(Stateful):
         probabilities: Tensor = self.selector.probabilities(scores)
         return self.floor + (1 - self.floor) * probabilities
 
-    def select(
-        self, scores: Tensor, generator: torch.Generator, count: int | None = None
-    ) -> Selection:
+    def select(self, scores: Tensor, generator: Generator, count: int | None = None) -> Selection:
         """See `Selector.select`."""
         check_call(scores, generator, count)
         probabilities, share = self.probabilities(scores), self.keep

@@ -13,12 +13,21 @@ from hugging_face_models import (
     padded,
     selection,
     sentences,
+    trainer,
     vocabulary,
 )
 
 from siftback import Epochs, Memory, sequence_losses, token_losses
 from siftback.errors import ConfigError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
+
+
+def test_pairs_of_preferences_are_not_chosen_by_their_rows(tmp_path):
+    reward_trainer = pytest.importorskip("trl.trainer.reward_trainer")
+    ours = trainer(tmp_path, "classifier", selection=selection("two_pass"))
+    ours.data_collator = reward_trainer.DataCollatorForPreference(pad_token_id=0)
+    with pytest.raises(ConfigError, match="two rows each: give memory=, and losses= of one for"):
+        ours.train()
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")

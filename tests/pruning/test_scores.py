@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from siftback import RS2, Indexed, SelectiveLoader, pruning
+from siftback import RS2, Indexed, SelectiveLoader, pruning, sequence_losses
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.pruning import el2n, entropy, grand, margin
 from toys import CLASSES, Writing, dataset, network, train
@@ -194,6 +195,25 @@ def test_other_batches_and_other_losses():
     errors = (linear(inputs) - targets).detach()  # gradient 2 e (x, 1)
     expected = 2 * errors[:, 0].abs() * (inputs.square().sum(1) + 1).sqrt()
     torch.testing.assert_close(grand(linear, regression, F.mse_loss), expected)
+
+
+class LinearForTokenClassification(nn.Linear):
+    def forward(self, input_ids):
+        return SimpleNamespace(logits=super().forward(input_ids))
+
+
+def test_losses_of_a_hugging_face_model_know_its_kind():
+    model = LinearForTokenClassification(5, 3)
+    batch = {"input_ids": torch.randn(4, 7, 5), "labels": torch.randint(3, (4, 7))}
+    batch["labels"][1, 3:] = -100
+    expected = []
+    for index in range(4):
+        alone = {name: rows[index : index + 1] for name, rows in batch.items()}
+        gradients = torch.autograd.grad(sequence_losses(model, alone).sum(), [*model.parameters()])
+        expected.append(torch.cat([gradient.flatten() for gradient in gradients]).norm())
+    torch.testing.assert_close(grand(model, [batch], losses=sequence_losses), torch.stack(expected))
+    with pytest.raises(ConfigError, match="the logits of function are compared with is not known"):
+        sequence_losses(lambda input_ids: None, batch)
 
 
 def test_half_precision_is_scored_in_single():

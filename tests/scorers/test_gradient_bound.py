@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import GradientBound, SelectiveLoader, TopK
+from siftback import GradientBound, SelectiveLoader, TopK, sequence_losses
 from siftback.errors import LossError
 from siftback.losses.per_example import pair_losses
 from toys import AT_ONCE, assert_same, dataset, network, shuffled
@@ -149,6 +149,28 @@ def test_outputs_without_a_row_per_example_are_an_error():
 
     with pytest.raises(LossError, match=r"shape \[2, 3\] and the batch 4 examples"):
         GradientBound().score(losses, Folded(), torch.ones(4, 3), None)
+
+
+@dataclass
+class Logits:
+    logits: torch.Tensor
+
+
+class TinyForSequenceClassification(nn.EmbeddingBag):
+    def forward(self, input_ids):
+        return Logits(super().forward(input_ids))
+
+
+def test_losses_may_ask_what_kind_of_model_it_is():
+    model, ids, labels = (
+        TinyForSequenceClassification(9, 3),
+        torch.arange(8).view(4, 2),
+        [0, 2, 1, 1],
+    )
+    batch = {"input_ids": ids, "labels": torch.tensor(labels)}
+    scores = GradientBound().score(sequence_losses, model, batch, None)
+    errors = model(ids).logits.softmax(1) - F.one_hot(batch["labels"], 3)
+    torch.testing.assert_close(scores, errors.norm(dim=1).detach())
 
 
 def test_a_loader_selects_by_it():

@@ -106,6 +106,22 @@ def test_a_layer_that_couples_examples_is_named(function):
             sift(*images())
 
 
+class Later(nn.Module):
+    couples = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0) if self.couples else x
+
+
+def test_a_coupling_that_begins_in_training_is_refused_a_step_later():
+    layer = Later()
+    sift = SinglePass(with_layer(layer), F.cross_entropy, keep=KEEP, steps_per_epoch=1)
+    for layer.couples in (False, False, True):
+        sift(*images())
+    with pytest.raises(GradientError, match=r"depends on the others: 2 \(Later\)"):
+        sift(*images())
+
+
 class Bags(nn.Module):
     def __init__(self, mode: str) -> None:
         super().__init__()

@@ -271,8 +271,8 @@ def check_loader(accelerator: Accelerator, loader: Any) -> None:
             "give siftback's prepare() the DataLoader itself, and leave it out of "
             "accelerator.prepare()"
         )
-    is_indexed = accelerator.num_processes == 1 and is_trackable(loader)
-    if not (isinstance(loader, DataLoader) or is_indexed):
+    processes, world = accelerator.num_processes, rank_and_world()[1]
+    if not (isinstance(loader, DataLoader) or (processes == 1 and is_trackable(loader))):
         raise ConfigError(
             f"the loader is a {type(loader).__name__}: give prepare() the DataLoader, and the "
             "arguments of the SelectiveLoader"
@@ -282,7 +282,6 @@ def check_loader(accelerator: Accelerator, loader: Any) -> None:
             "dispatch_batches=True has one process read for all, and here each reads its own "
             "share: leave it out of the DataLoaderConfiguration"
         )
-    processes, world = accelerator.num_processes, rank_and_world()[1]
     if processes != world:  # as on a machine without an accelerator, without cpu=True
         raise ConfigError(
             f"Accelerate trains in {processes} process{'' if processes == 1 else 'es'} here, and "

@@ -146,6 +146,8 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         size = trainer._train_batch_size
         what = f"batches of {size}, all of which keep={selector.keep:g} keeps: give larger batches"
         refused[what] = count_in_batch(selector.keep, size) >= size
+        pairs = type(trainer.data_collator).__name__.endswith(("ForPreference", "VisionPreference"))
+        refused["pairs in two rows each: give memory=, and losses= of one for each pair"] = pairs
     if method != "single_pass" and needs_own_losses(trainer):
         smooth = f"label_smoothing_factor={args.label_smoothing_factor}, as rows would be chosen by"
         what = f"{smooth} losses without it: {advice_on_losses(trainer)}"

@@ -227,7 +227,7 @@ def find_head(model: Any, *, shift: bool | None = None) -> Head:
     while isinstance(inner, nn.DataParallel) or hasattr(inner, "get_base_model"):  # of adapters
         replicated = isinstance(inner, nn.DataParallel)
         inner = unwrap_model(inner.module if replicated else inner.get_base_model())
-    owner = next(kind for kind in type(inner).__mro__ if "forward" in vars(kind))
+    owner = next((kind for kind in type(inner).__mro__ if "forward" in vars(kind)), type(inner))
     config = getattr(inner, "config", None)
     is_seq2seq = bool(getattr(config, "is_encoder_decoder", False))
     if owner.__name__.endswith(_SEQUENCES):

@@ -218,6 +218,7 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
         def same(*inputs: Any, **options: Any) -> Any:
             return functional_call(model, fixed | parameters, inputs, options)
 
+        same.get_base_model = lambda: model  # type: ignore[attr-defined]  # as of an adapter
         alone = tree.map_tensors(lambda tensor: tensor.unsqueeze(0), example)
         value: Any = losses(same, alone)  # type: ignore[arg-type]
         if not isinstance(value, Tensor) or value.shape != (1,):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from siftback.arguments import check_flag, check_share, format_value
 from siftback.draws.histogram_draw import draw_in_shards
@@ -267,7 +267,7 @@ class Memory(LastLossRule):
         count = count_of(self.keep, self.examples)
         return self.shards.quota(count) * self.shards.count if self.shards else count
 
-    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+    def draw(self, epoch: int, generator: Generator) -> Tensor:
         """Draws examples by the remembered losses, exactly `count` where the share is fixed."""
         count, losses = self.count(epoch), self.scores(epoch)
         if count is None:
@@ -311,9 +311,7 @@ class Memory(LastLossRule):
         chance = math.log(count / total) if total else 0.0
         return chance if chance > 2 and self._first_sum < 1.5 * chance * count else 0.0
 
-    def _draw_weighted(
-        self, losses: Tensor, count: int | None, generator: torch.Generator
-    ) -> Tensor:
+    def _draw_weighted(self, losses: Tensor, count: int | None, generator: Generator) -> Tensor:
         """Draws as `draw` does, with base weights, loss weights or both."""
         base = self.base_weights
         if base is None:
@@ -345,7 +343,7 @@ class Memory(LastLossRule):
         return weights
 
     def _admit(
-        self, guard: NoiseGuard, suspects: int, count: int | None, generator: torch.Generator
+        self, guard: NoiseGuard, suspects: int, count: int | None, generator: Generator
     ) -> Tensor:
         """Draws among a number of suspects: bool[suspects]."""
         others = self.examples - suspects

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from siftback.arguments import check_share
 from siftback.rules.rule import LastLossRule
@@ -13,9 +13,7 @@ from siftback.selectors.sampling import count_of
 from siftback.tables.score_table import ScoreTable
 
 
-def draw_top_of_subset(
-    losses: Tensor, subset: int, count: int, generator: torch.Generator
-) -> Tensor:
+def draw_top_of_subset(losses: Tensor, subset: int, count: int, generator: Generator) -> Tensor:
     """Draws a random subset of s of N examples, and of it the q highest losses.
 
     Jin et al. 2026: the example with the j-th highest loss is drawn with probability::
@@ -105,7 +103,7 @@ class OrderDP(LastLossRule):
         """Returns how many examples a draw keeps: ``round(top * s)``, at least 1."""
         return count_of(self.top, self.subset_size)
 
-    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+    def draw(self, epoch: int, generator: Generator) -> Tensor:
         """Returns `draw_top_of_subset`."""
         count = self.count(epoch)
         return draw_top_of_subset(self.scores(epoch), self.subset_size, count, generator)

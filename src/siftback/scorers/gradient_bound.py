@@ -102,6 +102,7 @@ class WatchedModel:
         self, model: nn.Module, call: Callable[..., Any], leaf: Callable[[Tensor], Tensor]
     ) -> None:
         self._model, self._call, self._leaf = model, call, leaf
+        self.get_base_model = lambda: model  # as of an adapter, to read what kind of model it is
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Returns the outputs, as leaves of a graph."""

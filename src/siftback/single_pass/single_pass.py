@@ -97,9 +97,10 @@ class SinglePass(nn.Module):
         outputs: Whether to store the model's outputs in the attribute of this name. The function
             ``losses``, if given, must then return ``(losses, outputs)``.
         backend: "graph" runs the graphs with PyTorch's own kernels, "inductor" with compiled ones.
-        check: Whether to compare the first batch's gradient with autograd's, which costs about
-            two more steps, once, and has no side effects; and, in several processes, whether to
-            require that ``DistributedDataParallel`` averages the gradients.
+        check: Whether to compare the first batch's gradient with autograd's, and that of the next
+            batch once the model was compiled again, which costs about two more steps each time, and
+            has no side effects; and, in several processes, whether to require that
+            ``DistributedDataParallel`` averages the gradients.
         seed: Seed of the selection's generator; the global one is not used.
 
     Attributes:
@@ -107,7 +108,7 @@ class SinglePass(nn.Module):
         selection: The rows kept of the last batch, and their weights.
         steps: Number of calls so far with gradients.
         outputs: The model's outputs for the last batch, detached; None without ``outputs=True``.
-        gradient_check: The result of the first batch's check; None before it, or without it.
+        gradient_check: The result of the latest check; None before it, or without it.
         stats: A `SinglePassStats`.
 
     Raises:
@@ -174,6 +175,7 @@ class SinglePass(nn.Module):
         self.selection = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
         self.outputs: Any = None
         self.gradient_check: GradientCheck | None = None
+        self._checked = -1  # compilations when it was made
         self.stats = SinglePassStats()
         self._has_met = False
         self._pending: Pending = {}
@@ -323,8 +325,9 @@ class SinglePass(nn.Module):
                 outputs = self.model(inputs)
                 value = reduction.loss_fn(outputs, targets)
                 reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
-        if self._check and not self.gradient_check and count > 1:
+        if self._check and count > 1 and self.stats.compilations != self._checked:
             self.gradient_check = self._check_gradients(batch, targets, count, device)
+            self._checked = self.stats.compilations
 
     def _check_gradients(
         self, batch: Any, targets: Any, count: int, device: torch.device

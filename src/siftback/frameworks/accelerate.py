@@ -189,7 +189,7 @@ def prepare(
         accelerator: The accelerator.
         loader: A ``DataLoader`` that was not prepared. In several processes it is one over a
             map-style data set, shuffled or in order, or with a sampler that shares the examples
-            already.
+            already; in one, it may be ``Indexed(loader, index_of=fn)``.
         model: As for `SelectiveLoader`, prepared or not.
         loss_fn: As for `SelectiveLoader`.
         losses: As for `SelectiveLoader`.

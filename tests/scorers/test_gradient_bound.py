@@ -162,12 +162,8 @@ class TinyForSequenceClassification(nn.EmbeddingBag):
 
 
 def test_losses_may_ask_what_kind_of_model_it_is():
-    model, ids, labels = (
-        TinyForSequenceClassification(9, 3),
-        torch.arange(8).view(4, 2),
-        [0, 2, 1, 1],
-    )
-    batch = {"input_ids": ids, "labels": torch.tensor(labels)}
+    model, ids = TinyForSequenceClassification(9, 3), torch.arange(8).view(4, 2)
+    batch = {"input_ids": ids, "labels": torch.tensor([0, 2, 1, 1])}
     scores = GradientBound().score(sequence_losses, model, batch, None)
     errors = model(ids).logits.softmax(1) - F.one_hot(batch["labels"], 3)
     torch.testing.assert_close(scores, errors.norm(dim=1).detach())

@@ -239,9 +239,10 @@ class SelectiveTrainerMixin(Trainer):
                 scores = Fresh().score(losses, self.model, batch, None)
             return scores, has_loss(head, batch) if head else None
 
-        rows, weights = self._selection.take(batch, score, skips=self._selection.in_batch.skips())
-        if self._weight_column or self._selection.in_batch.selector.reweights:
-            rows[SELECTION_WEIGHT] = torch.ones(tree.size(rows)) if weights is None else weights
+        selection = self._selection
+        rows, weights = selection.take(batch, score, skips=selection.in_batch.skips())
+        if self._weight_column or selection.in_batch.selector.reweights:
+            rows[SELECTION_WEIGHT] = torch.ones(selection.count) if weights is None else weights
         return rows
 
     def _attach_indices(self, pair: Any) -> Any:

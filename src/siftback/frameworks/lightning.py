@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from siftback.batches import tree
 from siftback.batches.collating import REORDERS, are_reordered, row_keys
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
@@ -217,7 +216,7 @@ class SelectiveCallback(Callback):
             skips = in_batch.skips() or self._trainer.fit_loop._skip_backward
             self._taken = selection.take(batch, score, skips=skips)
         rows, weights = self._taken
-        (count, _), is_weighted = tree.measure(rows, selection.lists), weights is not None
+        count, is_weighted = selection.count, weights is not None
         log_selection(step.module, partial(selection.stats.log_entries, selection.share))
         checks = (from_step or is_weighted) and count > 1 and step.times.is_due()
         if not checks and not is_weighted:

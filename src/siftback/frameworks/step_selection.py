@@ -38,12 +38,13 @@ class StepSelection(Stateful):
         in_batch: As passed.
         stats: What was done so far.
         share: Share of the rows that the last batch was to keep; 1 where all were trained on.
-        lists: The lists of a batch that hold one example per entry, by the first one.
+        count: Number of rows of the last batch that are trained on.
     """
 
     def __init__(self, in_batch: InBatch, *, scores: bool = True) -> None:
-        self.in_batch, self.stats, self.share = in_batch, Stats(), 1.0
-        self._scores, self.lists, self._sizes = scores, tree.LEAVES, list[int]()  # of two batches
+        self.in_batch, self.stats, self.share, self.count = in_batch, Stats(), 1.0, 0
+        # Of the first batch, which lists hold one example per entry; of two, the sizes.
+        self._scores, self._lists, self._sizes = scores, tree.LEAVES, list[int]()
 
     def take(self, batch: Any, score: Score, *, skips: bool) -> tuple[Any, Tensor | None]:
         """Returns the rows of a batch to train on, and their weights if the selector gives any.
@@ -59,28 +60,28 @@ class StepSelection(Stateful):
         """
         started, stats = time.perf_counter(), self.stats
         if tries := not self._sizes:  # what is wrong with losses tells before an epoch of warm-up
-            self.lists = tree.lists_of(batch)
-            tree.take(batch, torch.zeros(1, dtype=torch.int64), self.lists)
-        count, device = tree.measure(batch, self.lists)
+            self._lists = tree.lists_of(batch)
+            tree.take(batch, torch.zeros(1, dtype=torch.int64), self._lists)
+        self.count, device = tree.measure(batch, self._lists)
         if len(self._sizes) == 1:  # of two, one may be a smaller one, the last of an epoch
-            check_leaves_out(self.in_batch.selector.keep, max(count, *self._sizes))
-        losses, mask = torch.zeros(count, device=device), None
+            check_leaves_out(self.in_batch.selector.keep, max(self.count, *self._sizes))
+        losses, mask = torch.zeros(self.count, device=device), None
         if self._scores and (tries or not skips):
-            losses, mask = score(tries, count)
-        self._sizes = [*self._sizes, count][:2]
-        stats.seen += count
+            losses, mask = score(tries, self.count)
+        self._sizes = [*self._sizes, self.count][:2]
+        stats.seen += self.count
         weights, self.share = None, 1.0
         if not skips:
             selection = self.in_batch.select(losses, mask)
             self.share = float(self.in_batch.selector.keep)  # as annealed for this batch
             weights = selection.weights if self.in_batch.selector.reweights else None
-            stats.considered += count
-            stats.scored += count * self._scores
-            if len(selection.positions) < count:
-                batch = tree.take(batch, selection.positions, self.lists)
-            count = len(selection.positions)
-            stats.kept += count
-        stats.released += count
+            stats.considered += self.count
+            stats.scored += self.count * self._scores
+            if len(selection.positions) < self.count:
+                batch = tree.take(batch, selection.positions, self._lists)
+            self.count = len(selection.positions)
+            stats.kept += self.count
+        stats.released += self.count
         stats.seconds_selection += time.perf_counter() - started
         return batch, weights
 

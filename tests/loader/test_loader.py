@@ -390,6 +390,14 @@ def test_the_attributes_of_the_wrapped_loader_are_passed_through():
         _ = loader.nothing
 
 
+@pytest.mark.parametrize("name", ["collate_fn", "dataset", "num_workers", "sampler", "batch_size"])
+def test_what_the_wrapped_loader_reads_by_is_not_set_too_late(name):
+    source = shuffled(44, 8)
+    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE)
+    with pytest.raises(ConfigError, match=f"^{name} is set too late"):
+        setattr(loader, name, None)
+
+
 class EveryOtherBatch(Schedule):
     """On in batches of odd numbers alone."""
 

@@ -145,10 +145,9 @@ class Proxy(WrappingScorer):
         """
         super().check_state(state)
         if self.optimizer:
-            model = shaped_like(self.model.state_dict())
-            check_entries(
-                self, state, {"model": model, "optimizer": optimizer_like(self.optimizer)}
-            )
+            checks = {"model": shaped_like(self.model.state_dict())}
+            checks["optimizer"] = optimizer_like(self.optimizer)
+            check_entries(self, state, checks)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another scorer's state.

@@ -571,12 +571,10 @@ def check_model(name: str, model: Any) -> None:
         )
     if not isinstance(model, keras.Model) or isinstance(model, KerasWrapper):
         raise ConfigError(f"{name} wraps a Keras model, and was given a {type(model).__name__}")
-    overridden = [
-        step for step in _STEPS if getattr(type(model), step) != getattr(keras.Model, step)
-    ]
-    if overridden:
+    changed = [step for step in _STEPS if getattr(type(model), step) != getattr(keras.Model, step)]
+    if changed:
         raise ConfigError(
-            f"{type(model).__name__} overrides {' and '.join(overridden)}, which {name} would "
+            f"{type(model).__name__} overrides {' and '.join(changed)}, which {name} would "
             "bypass: use siftback.InBatch in that method"
         )
 

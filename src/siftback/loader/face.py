@@ -55,6 +55,7 @@ _OF_ALL = {"rank": None, "world": None}
 
 _FOUND_OUT = ("examples", "batch_size", "drop_last")  # perhaps not before the first batch
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
+_DERIVED = ("batch_size", "drop_last", "sampler", "batch_sampler", "generator", "worker_init_fn")
 
 
 class SelectiveLoader:
@@ -318,6 +319,11 @@ class SelectiveLoader:
             return value.function if isinstance(value, TestedCollate) else value
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _PASSED_THROUGH + _DERIVED:
+            raise ConfigError(f"{name} is set too late: give it to the loader that is wrapped")
+        super().__setattr__(name, value)
+
     @property
     def batch_size(self) -> int | None:
         """Examples per training batch; None before the first batch says so."""
@@ -346,9 +352,7 @@ class SelectiveLoader:
             TypeError: If they are not known beforehand, see `steps`.
         """
         if self.epochs is None:
-            raise ConfigError(
-                "total_steps needs the length of training: give epochs= to the loader"
-            )
+            raise ConfigError("total_steps needs the training's length: give epochs= to the loader")
         return self._pipeline.total_steps(math.ceil(self.epochs))
 
     def loss(

@@ -124,8 +124,6 @@ class Reduction:
             self._unreduced = functools.partial(inner, reduction="none")
         self._names = list(loss_parameters(inner))
         self.ignored = ignored_index(inner) if self.takes_name else None
-        # Those of PyTorch that ignore an index divide by the weights of classes, if there are any.
-        self._by_class = self.ignored is not None
         self._by_length = is_loss(inner, nn.CTCLoss, "ctc_loss")
         self.is_known = not self.takes_name or is_of_torch(inner)
 
@@ -136,6 +134,7 @@ class Reduction:
         """Takes over what was changed of a loss module since, such as its label smoothing."""
         if self._is_copied:
             vars(self._unreduced).update(vars(self._inner), reduction="none")
+            self.name, self.ignored = self._inner.reduction, ignored_index(self._inner)
 
     def check_name(self) -> None:
         """Checks that the reduction is one of PyTorch's.
@@ -157,9 +156,9 @@ class Reduction:
         """
         if not (self.takes_name and self.is_known):
             return  # one of the user's, of which nothing is known
-        binary = nn.BCELoss | nn.BCEWithLogitsLoss
+        kinds = nn.BCELoss | nn.BCEWithLogitsLoss
         names = "binary_cross_entropy", "binary_cross_entropy_with_logits"
-        unfit = "" if self._by_class or is_loss(self._inner, binary, *names) else f"{self}"
+        unfit = "" if self.ignored is not None or is_loss(self._inner, kinds, *names) else f"{self}"
         for option, plain in (("weight", None), ("pos_weight", None), ("label_smoothing", 0.0)):
             if loss_option(self._inner, option, plain) != plain:
                 unfit = f"{self} with {option}="
@@ -261,7 +260,8 @@ class Reduction:
         if valid is None:
             return len(rows)
         valid = valid.index_select(0, rows)
-        weight = loss_option(self._inner, "weight", None) if self._by_class else None
+        # Those of PyTorch that ignore an index divide by the weights of classes, if there are any.
+        weight = loss_option(self._inner, "weight", None)
         if weight is None:
             return valid.sum().clamp(min=1)
         classes = targets.index_select(0, rows).masked_fill(~valid, 0)

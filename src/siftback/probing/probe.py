@@ -89,9 +89,8 @@ def probe(
     started = time.monotonic()
     check_module(model)
     scorers = {} if scorers is None else scorers
-    check_arguments(loader, keep, scorers, seconds)
+    check_arguments(loader, keep, scorers, seconds, epochs)
     keeps = tuple(map(float, keep))
-    check_integer("epochs", epochs, least=1)
     check_flag("single_pass", single_pass)
     if not isinstance(autocast, torch.dtype | None):
         raise ConfigError(f"autocast={autocast!r}: give a dtype, such as torch.bfloat16, or None")
@@ -134,7 +133,7 @@ def probe(
 
 
 def check_arguments(
-    loader: Iterable[Any], keeps: Sequence[float], scorers: Mapping[str, Scorer], seconds: float
+    loader: Iterable[Any], keeps: Any, scorers: Mapping[str, Scorer], seconds: float, epochs: int
 ) -> None:
     """Checks the arguments of `probe` that have no check of their own.
 
@@ -162,3 +161,4 @@ def check_arguments(
             )
     if not is_number(seconds) or seconds <= 0:
         raise ConfigError(f"seconds={format_value(seconds)}: give a number of seconds above 0")
+    check_integer("epochs", epochs, least=1)

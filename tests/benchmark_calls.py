@@ -1,8 +1,8 @@
-"""What `test_benchmarks` looks at, done in one process: ``python this OUT``.
+"""What `test_benchmarks` looks at, done in one process: ``python this OUT PART``.
 
-It is none of pytest's, as a module beside ``gpu.py`` is named transformers. Each benchmark is
-imported, then runs are joined, and ``gpu.py`` is called as from the command line; with options, for
-the budgets of these alone.
+It is none of pytest's, as a module beside ``gpu.py`` is named transformers. Of the parts, imports
+imports each benchmark and joins runs; steps and budgets call ``gpu.py`` as from the command line,
+the last one with the options that follow.
 """
 
 import json
@@ -59,13 +59,15 @@ def train_budgets(out, *options):
     call(*budgets)
 
 
-def main(out, *options):
+def main(out, part, *options):
     sys.path.insert(0, str(FOLDER))
-    if not options:
+    if part == "imports":
         (out / "imported.json").write_text(json.dumps(import_all()))
         (out / "joined.json").write_text(json.dumps(errors_of_joined(out)))
+    elif part == "steps":
         call("--json", out / "steps.json")
-    train_budgets(out, *options)
+    else:
+        train_budgets(out, *options)
 
 
 if __name__ == "__main__":

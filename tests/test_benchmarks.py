@@ -29,12 +29,14 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def ran(filled_once):
-    """The folder of the script, and in ``printed.txt`` what it printed."""
-    return filled_once("benchmarks", lambda out: (out / "printed.txt").write_text(run(out)))
+    """The folder of the script that imported all benchmarks and joined runs."""
+    return filled_once("benchmarks", lambda out: run(out, "imports"))
 
 
-def test_each_way_of_a_step_is_timed_beside_plain_training(ran):
-    record = json.loads((ran / "steps.json").read_text())
+@pytest.mark.nightly
+def test_each_way_of_a_step_is_timed_beside_plain_training(tmp_path):
+    run(tmp_path, "steps")
+    record = json.loads((tmp_path / "steps.json").read_text())
     measured = defaultdict(dict)
     for row in record["rows"]:
         training, _, way = row["setting"].partition(": ")
@@ -63,15 +65,14 @@ def test_what_every_script_imports_is_there(ran):
     ],
     ids=["by default", "another recipe"],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 def test_budgets_are_trained_in_calls_that_go_on_where_the_last_one_stopped(
-    ran, tmp_path, options, count, page, text
+    tmp_path, options, count, page, text
 ):
-    out = tmp_path if options else ran
-    printed = run(out, *options) if options else (ran / "printed.txt").read_text()
+    printed = run(tmp_path, "budgets", *options)
     before, after = f"0 of {count} runs", f"{count} of {count} runs"
     assert printed.index(before) < printed.index(after)
-    assert text in (out / page).read_text()
+    assert text in (tmp_path / page).read_text()
 
 
 def test_a_run_that_is_trained_again_replaces_its_entry_too(ran):

@@ -598,6 +598,7 @@ def test_what_is_given_with_losses_is_checked(arguments, error, message):
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize("rule", [InfoBatch, partial(Memory, keep=0.3, unbiased=True)])
+@pytest.mark.sampled(2)
 def test_losses_of_some_examples_have_the_weights_of_their_batch_or_are_refused(rule, size):
     data, refusals = TensorDataset(torch.rand(128) ** 3), []
     plain = DataLoader(data, size, shuffle=True)

@@ -104,6 +104,7 @@ def test_stopping_anywhere_equals_never_stopping(name, source, pool):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("name", ["infobatch", "rs2", "memory", "stale"])
+@pytest.mark.sampled(2)
 def test_with_persistent_workers_too(name):
     workers = {"num_workers": 2, "persistent_workers": True}
     here, there = (by_rule(ALL[name], SOURCES["shuffled"], **how) for how in ({}, workers))

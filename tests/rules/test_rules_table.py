@@ -337,6 +337,7 @@ def test_it_draws_and_weighs_as_its_paper_says(name, losses):
 
 
 @every
+@pytest.mark.sampled(3)
 def test_equal_losses_share_their_probability(name):
     """But where a rule takes the first of equal ones, it takes no more than its share."""
     rule, generator = taught(name, ALIKE), seeded(2)

@@ -361,6 +361,7 @@ HABITS = {
 
 
 @pytest.mark.parametrize("case", HABITS.values(), ids=HABITS)
+@pytest.mark.sampled(2)
 def test_what_models_and_losses_do_besides_changes_nothing(case):
     torch.manual_seed(0)
     model, batch = case.make(), case.batch()

@@ -134,6 +134,7 @@ class Bags(nn.Module):
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "max"])
 @pytest.mark.parametrize("is_trained", [True, False])
+@pytest.mark.sampled(3)
 def test_bags_of_embeddings_are_refused_where_they_are_trained(mode, is_trained):
     model = Bags(mode)
     model.bags.requires_grad_(is_trained)

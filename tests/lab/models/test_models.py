@@ -135,6 +135,7 @@ def pictures(tmp_path_factory) -> dict[int, str]:
 
 
 @pytest.mark.parametrize(("name", "size"), [("mlp", 28), ("vit", 28), *((n, 32) for n in NAMES)])
+@pytest.mark.sampled(2)
 def test_every_model_trains(name, size, pictures, tmp_path: Path):
     sizes = {"width": 2, "train_limit": 32, "batch_size": 16}
     asked = Settings(data=pictures[size], model=name, epochs=1, device="cpu", **sizes)

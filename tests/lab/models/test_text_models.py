@@ -51,6 +51,7 @@ def test_the_loss_of_a_padded_text_is_that_of_the_text_alone(name):
 
 
 @pytest.mark.parametrize("name", [*CLASSIFIERS, "gpt"])
+@pytest.mark.sampled(3)
 def test_the_single_pass_has_the_gradient_of_the_kept_texts(name):
     language = name == "gpt"
     model = built(name, classes=VOCABULARY if language else 3)

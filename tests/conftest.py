@@ -17,6 +17,8 @@ from hypothesis import settings
 from command_line import Call
 from started import replicas_forked
 
+collect_ignore = ["frameworks/ray_ranks.py"]  # imports Ray, which no test does in its own process
+
 gc.disable()  # until all tests are collected, most of which stays
 
 settings.register_profile("siftback", derandomize=True, deadline=None, max_examples=50)

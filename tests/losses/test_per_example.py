@@ -128,6 +128,26 @@ class Tagger(nn.Embedding):
         return Outputs(super().forward(input_ids))
 
 
+@pytest.mark.parametrize("wrap", [Outputs, lambda x: {"logits": x}, lambda x: (x, None)])
+def test_outputs_that_are_no_tensor_are_refused_with_what_to_give(wrap):
+    class Wrapped(nn.Linear):
+        def forward(self, x):
+            return wrap(super().forward(x))
+
+    model, inputs, targets = Wrapped(4, 4), torch.randn(8, 4), torch.arange(8) % 4
+    name = type(wrap(inputs)).__name__
+    message = f"cross_entropy was given a {name} in place of a tensor: give losses=fn"
+    loader = [(inputs, targets)]
+    calls = (
+        lambda: per_example(F.cross_entropy)(model(inputs), targets),
+        lambda: siftback.SinglePass(model, F.cross_entropy, keep=1 / 2)(inputs, targets),
+        lambda: next(iter(SelectiveLoader(loader, model, F.cross_entropy, keep=1 / 2, epochs=3))),
+    )
+    for call in calls:
+        with pytest.raises(LossError, match=message):
+            call()
+
+
 def of_pair(model, batch):
     logits = model(batch["ids"]).logits
     return per_example(F.cross_entropy)(logits.movedim(-1, 1), batch["labels"])

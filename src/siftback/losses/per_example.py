@@ -177,6 +177,12 @@ class Reduction:
         """
         if self._is_copied and not torch.compiler.is_compiling():
             self.copy_settings()
+        outputs = arguments[0] if arguments and self.takes_name and self.is_known else None
+        if not isinstance(outputs, Tensor | None):
+            raise LossError(
+                f"{self} was given a {type(outputs).__name__} in place of a tensor: give "
+                "losses=fn(model, batch), which takes the logits out of the model's outputs"
+            )
         values = self._unreduced(*arguments, **options)
         if not self.takes_name or values.ndim == 0:
             return values

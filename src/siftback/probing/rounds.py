@@ -101,10 +101,8 @@ class Rounds:
         if single_pass:
             from siftback.single_pass.single_pass import SinglePass  # brings in the compiler
 
-            at_once = Schedule(warmup=Epochs(0))
-            sift = SinglePass(
-                self._model, losses=self._losses, keep=self._keeps[0], schedule=at_once
-            )
+            now, keep = Schedule(warmup=Epochs(0)), self._keeps[0]
+            sift = SinglePass(self._model, losses=self._losses, keep=keep, schedule=now)
             self._fallible[SINGLE_PASS] = partial(self._step_once, sift)
 
     def run(self, deadline: float) -> None:

@@ -94,9 +94,7 @@ def _draw_view(figure: Figure, view: str) -> Canvas:
     title = textwrap.wrap(figure.title, round(LETTERS * width))
     height = 0.26 * math.ceil(len(labels) / abreast) + 0.4 + 0.2 * len(title)
     # Bars lie: many of them need height.
-    bars = [
-        len(panel.names) * (len(panel.series) if panel.kind == "bars" else 1) for panel in panels
-    ]
+    bars = [len(p.names) * (len(p.series) if p.kind == "bars" else 1) for p in panels]
     for first in range(0, len(panels), columns):
         height += max(PANEL[1], 0.24 * max(bars[first : first + columns]) + 1.0)
     canvas = Canvas(figsize=(width, height), layout="constrained")

@@ -375,9 +375,8 @@ def panel_of(label: str, cases: Sequence[MethodRatio], y_label: str) -> Panel:
 
 def sentence_of(label: str, cases: Sequence[MethodRatio]) -> str:
     """Returns the lowest and the highest ratio of a method, with where they were measured."""
-    known = sorted(
-        (case for case in cases if not case.ratio.flat), key=lambda case: case.ratio.ratio.rank
-    )
+    known = [case for case in cases if not case.ratio.flat]
+    known.sort(key=lambda case: case.ratio.ratio.rank)
     if not known:
         return f"{library_name(label)}: flat in all of {counted(len(cases), 'case')}."
     lowest, highest = (

@@ -229,11 +229,9 @@ def draw_saving(ratios: Sequence[pays.MethodRatio], path: Path) -> None:
     for (name, colour), ends in zip(colours.items(), lines, strict=True):
         budgets = sorted(ends)
         seeds = [list(ends[budget].values()) for budget in budgets]
-        low, high = list(map(min, seeds)), list(map(max, seeds))
+        low, high, means = (list(map(function, seeds)) for function in (min, max, fmean))
         axes.fill_between(budgets, low, high, color=colour, alpha=0.12, linewidth=0)
-        axes.plot(
-            budgets, list(map(fmean, seeds)), color=colour, marker="o", linewidth=2, label=name
-        )
+        axes.plot(budgets, means, color=colour, marker="o", linewidth=2, label=name)
     strong = styles.COLOURS[3]
     arrow = {"arrowstyle": "-|>,head_width=0.3,head_length=0.6", "color": strong, "linewidth": 2.5}
     axes.annotate("", (BUDGET, shown.end), (needed, shown.end), arrowprops=arrow, zorder=3)

@@ -466,6 +466,28 @@ def test_the_data_module_that_is_wrapped_does_all_that_it_did(tmp_path):
     assert saved["datamodule_hyper_parameters"] == {"folder": "here"}
 
 
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_checkpoint_of_several_processes_is_evaluated_by_one(remembers, tmp_path):
+    """Which Lightning advises, so that no example is evaluated twice."""
+
+    def source():
+        if not remembers:
+            return plain(), validation()
+        return (SelectiveDataModule(plain(), Memory(keep=0.5), val_dataloaders=validation()),)
+
+    callbacks = [] if remembers else [SelectiveCallback(keep=1 / 2, schedule=AT_ONCE)]
+    path, trained = tmp_path / "step=7.ckpt", source()
+    trainer_of(*callbacks, saved_to=tmp_path).fit(WithTest(), *trained)
+    saved = torch.load(path)
+    own = "SelectiveDataModule" if remembers else "SelectiveCallback"
+    (saved if remembers else saved["callbacks"])[own]["ranks"] *= 2
+    torch.save(saved, path)
+    trainer_of(*callbacks).validate(WithTest(), trained[-1], ckpt_path=path, verbose=False)
+    assert not remembers or len(trained[0].state_dict()["ranks"]) == 1  # its own as before
+    with pytest.raises(StateError, match="saved by 2 processes"):
+        trainer_of(*callbacks).fit(WithTest(), *source(), ckpt_path=path)
+
+
 def test_memory_resumes_between_epochs(tmp_path):
     whole, more = OneCycle(), {"save_top_k": -1, "filename": "{epoch}"}
     keep = ModelCheckpoint(tmp_path, **more, save_on_train_epoch_end=True)

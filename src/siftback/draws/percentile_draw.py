@@ -74,6 +74,4 @@ def draw_by_percentile(
         return draw_in_blocks(
             scores, lambda _, sizes: tied_probabilities(sizes, beta, floor), count, generator
         )
-    return draw_exactly(
-        scores, lambda known: draw_probabilities(known, beta, floor), count, generator
-    )
+    return draw_exactly(scores, lambda s: draw_probabilities(s, beta, floor), count, generator)

@@ -173,9 +173,7 @@ def draw_by_ratio(
     if len(losses) > SORTED:
         return draw_in_blocks(losses, of_buckets, count, generator, excluded=excluded)
     if not len(excluded):
-        return draw_exactly(
-            losses, lambda known: ratio_probabilities(known, floor), count, generator
-        )
+        return draw_exactly(losses, lambda s: ratio_probabilities(s, floor), count, generator)
     included = torch.ones(len(losses), dtype=torch.bool).index_fill_(0, excluded, False)
     weights = torch.zeros(len(losses), dtype=torch.float32)
     weights[included] = draw_by_ratio(losses[included], floor, count, generator)

@@ -120,6 +120,7 @@ class SelectiveCallback(Callback):
                 "losses= out, or take a selector without weights"
             )
         self._trainer: Any = None  # of this fit
+        self._trains = True  # unlike a test or a validation, which select nothing
         self._selection: StepSelection | None = None
         self._saved: list[Any] = []  # the states of all processes, until training starts
         self._taken: Any = None  # the rows of a batch that are trained on, and their weights
@@ -132,7 +133,8 @@ class SelectiveCallback(Callback):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Refuses what would be wrong, before anything is trained."""
-        if stage != "fit":
+        self._trains = stage == "fit"
+        if not self._trains:
             return
         kind = type(trainer.strategy)  # not its base classes: a DeepSpeedStrategy is a DDPStrategy
         if kind not in (DDPStrategy, SingleDeviceStrategy):
@@ -193,7 +195,8 @@ class SelectiveCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the states of all processes for the start of training, or raises a `StateError`."""
-        self._saved = checked_ranks(self, state_dict)
+        if self._trains:
+            self._saved = checked_ranks(self, state_dict)
 
     def _run_on_rows(
         self, selection: StepSelection, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any
@@ -422,7 +425,8 @@ class SelectiveDataModule(LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps the states of all processes for the loader, or raises a `StateError`."""
         self.datamodule.load_state_dict(state_dict["datamodule"])
-        self._saved = checked_ranks(self, state_dict)
+        if not self.trainer or self.trainer.state.fn == "fit":
+            self._saved = checked_ranks(self, state_dict)
 
     def _select_from(self, loader: Any) -> SelectiveLoader:
         """The train loader, wrapped."""

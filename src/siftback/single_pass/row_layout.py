@@ -189,11 +189,7 @@ def _layout_of_product(
         return Unknown("cat joins the batch with something else")
     if name == "repeat" and not sources:
         return RowLayout(dim, after=factor)  # once for each example
-    same = {
-        RowLayout(dim, before, after)
-        for _, (_, before, after) in sources
-        if before * after == factor
-    }
+    same = {at._replace(dim=dim) for _, at in sources if at.before * at.after == factor}
     if len(same) == 1:
         return same.pop()
     return Unknown(

@@ -40,9 +40,8 @@ class GradientCheck(NamedTuple):
 def gradients(model: nn.Module, loss: Tensor) -> Gradients:
     """Returns the gradients of a loss by parameter name; ``grad`` attributes are not changed."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    computed = torch.autograd.grad(
-        loss, list(named.values()), allow_unused=True, materialize_grads=True
-    )
+    wanted = list(named.values())
+    computed = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
     return {name: value.to_dense() for name, value in zip(named, computed, strict=True)}
 
 

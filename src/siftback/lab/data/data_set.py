@@ -323,8 +323,6 @@ def add_test_split(splits: Splits, name: str) -> Splits:
     divided: Splits = {}
     for split, mask in (("train", ~drawn), ("test", drawn)):
         rows = mask.nonzero().flatten()
-        taken = (
-            inputs[rows] if isinstance(inputs, Tensor) else [inputs[row] for row in rows.tolist()]
-        )
+        taken = inputs[rows] if isinstance(inputs, Tensor) else [inputs[i] for i in rows.tolist()]
         divided[split] = taken, labels[rows]
     return divided

@@ -312,9 +312,7 @@ def read_members(address: Address) -> dict[str, Any]:
             if (damaged := file.testzip()) is not None:
                 raise ValueError(f"{damaged} is damaged")
         with np.load(address.path) as arrays:
-            return {
-                name: np.asarray(arrays[name]) if name in ARRAYS else None for name in arrays.files
-            }
+            return {n: np.asarray(arrays[n]) if n in ARRAYS else None for n in arrays.files}
 
 
 def as_images(array: Any, name: str) -> Tensor:

@@ -145,9 +145,7 @@ def seconds_table(result: ProbeResult) -> Table:
         "memory: recording": seconds.recording,
     }
     steps |= {f"scores of {scorer_name(name)}": taken for name, taken in seconds.scores.items()}
-    steps |= {
-        f"{scorer_name(name)} after a step": s for name, s in seconds.refreshes.items() if s > 1e-4
-    }
+    steps |= {f"{scorer_name(n)} after a step": s for n, s in seconds.refreshes.items() if s > 1e-4}
     steps |= {f"single pass, keep {k:.2f}": taken for k, taken in seconds.single_pass.items()}
     if result.seconds_compiling is not None:
         steps["single pass, compiling once"] = result.seconds_compiling
@@ -165,10 +163,9 @@ def agreement_table(result: ProbeResult) -> Table:
     for name, agreement in result.agreement.items():
         correlation = agreement.rank_correlation
         written = NOT_REACHED if correlation is None else f"{correlation:.3f}"
-        cells = {
-            f"keep {o.keep:.2f}": f"{o.top:.2f} / {o.selected:.2f}" for o in agreement.overlaps
-        }
-        rows.append({"scorer": scorer_name(name), "rank correlation": written} | cells)
+        row = {"scorer": scorer_name(name), "rank correlation": written}
+        row |= {f"keep {o.keep:.2f}": f"{o.top:.2f} / {o.selected:.2f}" for o in agreement.overlaps}
+        rows.append(row)
     caption = (
         "For each share kept: the top scores in common / the selections in common, both with the "
         "same random numbers; a random choice gives the share kept."

@@ -241,9 +241,8 @@ def by_rate(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             if ends.empty or ends.shape[1] < 2:
                 continue
             lowest[label] = min((ends[rate].mean(), rate) for rate in ends)
-            written = [
-                f"{rate:g}: {frame.mean_and_spread(ends[rate]):.{metric.digits}f}" for rate in ends
-            ]
+            digits = metric.digits
+            written = [f"{r:g}: {frame.mean_and_spread(ends[r]):.{digits}f}" for r in ends]
             name, best_rate = library_name(label), f"{lowest[label][1]:g}"
             rows.append([title, name, str(len(ends)), "; ".join(written), best_rate])
         # The best method beside plain training, each at the rate at which it ends lowest.

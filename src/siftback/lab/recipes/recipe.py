@@ -460,9 +460,7 @@ def listing_rows(scale: Scale) -> Iterator[dict[str, str]]:
             "of": recipe.source,
             "data": listed(_data(plan.settings) for plan in plans),
             "model": listed(plan.settings.model_name for plan in plans),
-            "runs": ", ".join(
-                [*(f"of {name}" for name in recipe.uses), *[str(count)] * bool(count)]
-            ),
+            "runs": ", ".join([*(f"of {use}" for use in recipe.uses), *[str(count)] * bool(count)]),
             "cost": _cost(plans),
         }
 

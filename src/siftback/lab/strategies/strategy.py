@@ -208,15 +208,13 @@ class TrainingBatches:
         """Returns the loss of mixed images against both labels, each of its example's weight."""
         smoothing = self.job.settings.label_smoothing
         weights = self.weights(labels)
-        mixed, partners, share = mix(
-            images, self.job.settings.mixup, self.job.run.seed, self._mixed
-        )
+        mixed, others, share = mix(images, self.job.settings.mixup, self.job.run.seed, self._mixed)
         self._mixed += 1
         outputs = self.call(mixed)
         first, second = (
             F.cross_entropy(outputs, labels[rows], reduction="none", label_smoothing=smoothing)
             * weights[rows]
-            for rows in (torch.arange(len(labels), device=labels.device), partners)
+            for rows in (torch.arange(len(labels), device=labels.device), others)
         )
         return (share * first + (1 - share) * second).mean()
 

@@ -57,6 +57,16 @@ def test_processes_that_agree_train_on_different_examples_after_all_that(ranks):
     assert not first & second
 
 
+def test_shares_that_processes_draw_alone_are_a_warning_where_steps_follow_from_them(ranks):
+    for found in ranks:
+        (warning,) = found["warned", None]
+        assert warning.startswith(
+            "each process leaves out what Memory says of its own part, so that"
+        )
+        assert "with model.join()" in warning
+        assert found["warned", 0.5] == found["warned", "epochs as long"] == []
+
+
 class Threshold:
     """Of the user's own, with settings of any kind."""
 

@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import sys
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -316,6 +317,16 @@ def alike(make):
     return torch.cat(found)
 
 
+def warned(rank, rule, **settings):
+    """What an epoch over each process's own half of the data warns of."""
+    half = Subset(data(), range(rank, COUNT, 2))
+    wrapped = DataLoader(half, BATCH, sampler=SelectiveSampler(half, rank=0, world=1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        alike(lambda: remembering(rule, wrapped, **settings))
+    return [str(warning.message) for warning in caught]
+
+
 def main(out):
     faulthandler.dump_traceback_later(200, exit=True)  # that no process outlives the test
     rank = int(os.environ["RANK"])
@@ -327,6 +338,10 @@ def main(out):
     # Where an epoch is a pass, all draw as it begins, however far ahead they read.
     shorter = {"wrapped": plain(num_workers=rank), "shorter_epochs": True}
     found["shorter"] = alike(lambda: remembering(**shorter))
+    shares = {None: Memory(warmup=Epochs(1)), 0.5: Memory(0.5, warmup=Epochs(1))}
+    for share, rule in shares.items():
+        found["warned", share] = warned(rank, rule, shorter_epochs=True)
+    found["warned", "epochs as long"] = warned(rank, InfoBatch())
     # Each may select by random numbers of its own.
     found["scoring"] = alike(lambda: scoring(seed=rank))
     torch.save(found, Path(out) / f"{rank}.pt")

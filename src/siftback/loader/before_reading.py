@@ -26,6 +26,7 @@ from siftback.epochs.sampler import check_rule_fits
 from siftback.errors import BatchError
 from siftback.loader.pipeline import Epoch, Pipeline
 from siftback.loader.wrapped import is_own_size, no_indices, read_of
+from siftback.processes.distributed import rank_and_world
 from siftback.selectors.selection import Selection
 
 
@@ -137,6 +138,18 @@ class DrawingPipeline(Pipeline):
             learn = partial(self.draw.losses.rescore, indices, epoch=current.number)
             return self.selection.select(batch, self.source, learn, is_pass=current.is_scoring)
         return None
+
+    def warn_of_use(self) -> None:
+        """See `Pipeline.warn_of_use`; warns too of unequal steps of processes that draw alone."""
+        super().warn_of_use()
+        draw, is_alone = self.draw, not self.shares_order and rank_and_world()[1] > 1
+        if is_alone and draw.shorter and draw.rule.count(self.epoch.number) is None:
+            self._warn(
+                "steps",
+                f"each process leaves out what {type(draw.rule).__name__} says of its own part, "
+                "so that steps are unequal, and processes wait for each other in vain: give a rule "
+                "with keep=, or put `with model.join():` around each epoch",
+            )
 
     def check_lengths(self) -> None:
         """See `Pipeline.check_lengths`."""

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from missing_ranks import EPOCHS
+from torch import nn
+
+from siftback.processes.barrier import _Passed
 
 pytestmark = pytest.mark.distributed
 
@@ -68,3 +72,19 @@ def test_a_join_round_a_whole_training_that_one_leaves_names_that_one(found):
     message = found("joined_and_ended_early", 0)
     assert "rank 0 waited 10 seconds at the beginning of epoch 2, and rank 1 did not" in message
     assert "`with model.join():` may go round an epoch, not round several" in message
+
+
+def test_processes_that_torchrun_starts_again_meet_whoever_of_before_was_there(monkeypatch):
+    """Its store is that of the processes that ended, of which one may have come to no barrier."""
+    store = dist.HashStore()
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+
+    def keys_of(processes, restarts):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        passed = [_Passed(nn.Module(), store, 2) for _ in range(processes)]
+        return {each.key(0) for each in passed}
+
+    (first,) = keys_of(1, "0")
+    (again,) = keys_of(2, "1")
+    (later,) = keys_of(2, "1")  # a group that the same processes made after the first
+    assert len({first, again, later}) == 3

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -20,13 +21,15 @@ class _Passed:
     """The barriers that processes passed since they made their group, as keys of its store.
 
     A store may outlive a group: the keys begin with the number of groups of as many processes that
-    used it before.
+    used it before, and with how often ``torchrun`` started them again: some may have joined none.
     """
 
     def __init__(self, group: Any, store: Any, world: int) -> None:
         self.group, self.count = weakref.ref(group), 0
-        joined = store.add(f"siftback/{world}/joined", 1)
-        self._prefix = f"siftback/{world}/{(joined - 1) // world}"
+        is_alone = os.environ.get("GROUP_WORLD_SIZE") == "1"  # else nodes may count unlike restarts
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_alone else "0"
+        joined = store.add(f"siftback/{restarts}/{world}/joined", 1)
+        self._prefix = f"siftback/{restarts}/{world}/{(joined - 1) // world}"
 
     def key(self, rank: int, back: int = 0) -> str:
         """Returns the key of a process at the present barrier, or at one before."""

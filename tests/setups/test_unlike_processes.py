@@ -67,6 +67,14 @@ def test_shares_that_processes_draw_alone_are_a_warning_where_steps_follow_from_
         assert found["warned", 0.5] == found["warned", "epochs as long"] == []
 
 
+def test_losses_are_not_exchanged_within_an_epoch_by_a_thread_that_does_not_train(ranks):
+    for found in ranks:
+        for error in found["thread"]:
+            assert error.startswith("ConfigError: batches are read in another thread than the one")
+        for name in ("shards", "shorter"):  # where nothing is exchanged within an epoch
+            assert found["thread", name] == "nothing was refused"
+
+
 class Threshold:
     """Of the user's own, with settings of any kind."""
 

@@ -4,6 +4,7 @@ import faulthandler
 import os
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -327,6 +328,20 @@ def warned(rank, rule, **settings):
     return [str(warning.message) for warning in caught]
 
 
+def in_a_thread(rule, **settings):
+    """A batch that is read in another thread than the one that trains."""
+    loader = remembering(rule, epochs=8, **settings)
+    batches = iter(loader)
+    with ThreadPoolExecutor(1) as reader:
+        try:
+            for _ in range(2):
+                reader.submit(next, batches).result()
+                loader.record(torch.ones(len(loader.indices)))
+        except SiftbackError as error:
+            return f"{type(error).__name__}: {error}"
+    return "nothing was refused"
+
+
 def main(out):
     faulthandler.dump_traceback_later(200, exit=True)  # that no process outlives the test
     rank = int(os.environ["RANK"])
@@ -341,6 +356,9 @@ def main(out):
     shares = {None: Memory(warmup=Epochs(1)), 0.5: Memory(0.5, warmup=Epochs(1))}
     for share, rule in shares.items():
         found["warned", share] = warned(rank, rule, shorter_epochs=True)
+    found["thread"] = [in_a_thread(rule) for rule in (Memory(0.5), RS2(0.5))]
+    found["thread", "shards"] = in_a_thread(Memory(0.5, shards=2))
+    found["thread", "shorter"] = in_a_thread(Memory(0.5), shorter_epochs=True)
     found["warned", "epochs as long"] = warned(rank, InfoBatch())
     # Each may select by random numbers of its own.
     found["scoring"] = alike(lambda: scoring(seed=rank))

@@ -65,9 +65,8 @@ def batch_work(settings: Settings, data: DataSet) -> float:
 
 def build_model(settings: Settings, data: DataSet) -> nn.Module:
     """Returns a new model for some data, on the device and in the layout to train in."""
-    model = models.build(
-        settings.model, width=settings.width, norm=settings.norm, **data.model_sizes
-    )
+    sizes = {"width": settings.width, **data.model_sizes}
+    model = models.build(settings.model, norm=settings.norm, **sizes)
     layout = torch.channels_last if settings.channels_last else torch.contiguous_format
     model.to(training_device(settings), memory_format=layout)  # type: ignore[call-overload]
     return model

@@ -139,9 +139,8 @@ class DrawingPipeline(Pipeline):
             return self.selection.select(batch, self.source, learn, is_pass=current.is_scoring)
         return None
 
-    def warn_of_use(self) -> None:
-        """See `Pipeline.warn_of_use`; warns too of unequal steps of processes that draw alone."""
-        super().warn_of_use()
+    def warn_of_steps(self) -> None:
+        """See `Pipeline.warn_of_steps`."""
         draw, is_alone = self.draw, not self.shares_order and rank_and_world()[1] > 1
         if is_alone and draw.shorter and draw.rule.count(self.epoch.number) is None:
             self._warn(

@@ -269,6 +269,7 @@ class SelectiveLoader:
                 record.give(batch, epoch.number)
                 if epoch.batches == 2:  # not at a look at one
                     pipeline.warn_of_use()
+                    pipeline.warn_of_steps()
                 if selection and follows:
                     pipeline.follow_step(selection, batch)
                 yield batch.with_columns(batch.loss_weights()) if record.attach else batch.data

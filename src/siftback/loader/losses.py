@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from threading import current_thread, main_thread
+from threading import get_ident
 from typing import Any, Literal, cast
 
 import torch
@@ -115,7 +115,7 @@ class LossRecord:
         """Forgets the batches given."""
         self._queue.clear()
         self._reweights = self._goes_on = False  # any batch given, or losses since the last one
-        self.recorded = self._without_losses = self._without_weights = 0
+        self.recorded = self._without_losses = self._without_weights = self._thread = 0
         # The size is that of the batch recorded last in its turn; -1 by one loss for all of it.
         self._size, self._ahead = 0, self._ahead if self.learns else MOST_AHEAD - 1
 
@@ -128,13 +128,20 @@ class LossRecord:
 
         Raises:
             ConfigError: If the losses or weights of many batches before it were not used, or of
-                more than a loop had read ahead until now.
+                more than a loop had read ahead until now; or in another thread than the one that
+                trains, where processes exchange losses within an epoch.
         """
+        draw, trains_here = self._draw, self._thread in (0, get_ident())
+        if draw and draw.losses.exchanges and not (draw.shorter or trains_here):
+            raise ConfigError(
+                "batches are read in another thread than the one that trains, so that processes "
+                "would exchange losses at different steps: read ahead by num_workers= instead"
+            )
         waiting, most = max(self._without_losses, self._without_weights), MOST_AHEAD - 1
         if self._goes_on:  # after losses of a batch
             # A loop that reads ahead is as far ahead all along. Where one skips a batch, losses of
             # all later ones would be taken for those before. A thread reads as far as it comes.
-            most = self._ahead if current_thread() is main_thread() else most
+            most = self._ahead if self._thread == get_ident() else most
             self._goes_on = False
             self._ahead = waiting if self._ahead == MOST_AHEAD - 1 else self._ahead
         if waiting > most:
@@ -147,7 +154,7 @@ class LossRecord:
             if not is_past and len(self._queue) < MOST_AHEAD:
                 break
             self._queue.popleft()
-        reweights, draw = self._selection_reweights, self._draw
+        reweights = self._selection_reweights
         if draw:
             epoch, reweights = draw.current.number, reweights or draw.reweights
         weights = batch.weights if reweights else None  # those of a pool may be known to be 1
@@ -324,6 +331,7 @@ class LossRecord:
             float32[b], the weights to multiply the losses with, None if all are 1; and bool[b], the
             losses that stay in the mean, None if all do.
         """
+        self._thread = get_ident()
         if reduced is not False:
             check_flag("reduced", reduced)
         fits = is_dense(losses) and losses.is_floating_point()

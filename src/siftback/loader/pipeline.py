@@ -298,6 +298,9 @@ class Pipeline(ABC):
         self.epoch = Epoch(number, -1 if is_resumed else self.stats.released)
         return self.epoch
 
+    def warn_of_steps(self) -> None:  # noqa: B027 - some draw nothing
+        """Warns, at an epoch's second batch, of processes that each draw a number of their own."""
+
     def warn_of_use(self) -> None:
         """Warns, at its second batch, of an epoch without gradients, or beside another loader.
 

@@ -209,10 +209,8 @@ def parse_address(text: str) -> Address | None:
     options: dict[str, str] = {}
     for option in written:
         name, _, value = option.partition("=")
-        if name not in OPTIONS[form]:
-            raise ConfigError(
-                f"{text}: {kind} has no option {name!r}: {one_of(name, OPTIONS[form])}"
-            )
+        if name not in (known := OPTIONS[form]):
+            raise ConfigError(f"{text}: {kind} has no option {name!r}: {one_of(name, known)}")
         if name in options:
             raise ConfigError(f"{text}: {name} is given twice: give it once")
         if not value and name != "drop":  # of a column without a name, as pandas writes an index

@@ -127,9 +127,8 @@ def read_cells(table: pa.Table, column: str, kind: str, name: str) -> list[Any]:
 def check_columns(columns: Sequence[str], names: Sequence[str], name: str) -> None:
     """Checks that a table has a column of one of some names."""
     if not {*columns} & {*names}:
-        raise ConfigError(
-            f"{name} has the columns {', '.join(columns)}: expected {' or '.join(names)}"
-        )
+        listed, expected = ", ".join(columns), " or ".join(names)
+        raise ConfigError(f"{name} has the columns {listed}: expected {expected}")
 
 
 def open_published(name: str, published: Published) -> EncodedSet:

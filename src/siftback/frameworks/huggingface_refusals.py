@@ -256,7 +256,7 @@ def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
     kinds = type(trainer).__mro__
     between = kinds[kinds.index(mixin) + 1 :]  # and the Trainer, by which nothing is overridden
     overriding = [next(kind for kind in between if name in vars(kind)) for name in loading]
-    owners = [owner.__name__ for owner in overriding if owner is not Trainer]
+    owners = [*dict.fromkeys(owner.__name__ for owner in overriding if owner is not Trainer)]
     indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     indexed = indexed and not isinstance(data, IterableDataset)
     split = bool(config.split_batches or config.dispatch_batches)

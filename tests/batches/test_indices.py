@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remembering import Numbered, Streamed, epoch_of, indexed, plain, selective, spread
 from siftback import (
@@ -35,6 +35,31 @@ def test_a_map_style_data_set_gives_each_example_with_its_index():
     assert index == 7
     assert torch.equal(inputs, dataset(20)[7][0])
     assert target == dataset(20)[7][1]
+
+
+class RowGroups(Dataset):
+    """Batches of eight numbers, as files of rows are read."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return torch.arange(8 * index, 8 * index + 8)
+
+
+def test_items_that_are_whole_batches_have_as_many_examples_as_come():
+    wrapped = Indexed(DataLoader(RowGroups(), batch_size=None, shuffle=True), index_of=lambda x: x)
+    loader = SelectiveLoader(wrapped, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
+    sizes = []
+    for _ in range(3):
+        numbers = []
+        for batch in loader:
+            loader.loss(batch + 1.0)
+            numbers += batch.tolist()
+        sizes.append((len(numbers), len({*numbers})))
+    (first, *later), whole = sizes, (40, 40)
+    assert first == whole
+    assert all(count == 40 and distinct < 40 for count, distinct in later)
 
 
 def test_shards_of_a_table_are_told_apart_without_reading_an_example():

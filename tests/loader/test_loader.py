@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from reference import algorithm_1, batch_first, one_at_a_time, shared_probability
 from siftback import (
+    RS2,
     Epochs,
     Fresh,
     Percentile,
@@ -301,6 +302,16 @@ def test_progress_counts_source_examples():
         _ = SelectiveLoader(
             shuffled(), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE
         ).progress
+
+
+@pytest.mark.parametrize("arguments", [{"keep": 0.5}, {"memory": RS2(0.5), "pool": Pool(6)}])
+def test_the_last_batch_of_an_epoch_is_of_that_epoch(arguments):
+    """Also where the wrapped loader has ended, and the last rows come of a pool."""
+    by_keep = {"model": network(), "loss_fn": F.cross_entropy, "schedule": AT_ONCE}
+    arguments |= by_keep if "keep" in arguments else {"epochs": 3}
+    loader = SelectiveLoader(shuffled(44, 8), **arguments)
+    epochs = [(epoch, loader.epoch) for epoch in range(3) for _ in loader]
+    assert [*dict.fromkeys(epochs)] == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_the_epoch_reaches_the_wrapped_sampler():

@@ -4,8 +4,10 @@ import copy
 import importlib
 import itertools
 import math
+import random
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -566,6 +568,63 @@ def test_a_training_is_gone_on_with_bit_for_bit(sampler, rule):
         return DataLoader(Numbered(spread(COUNT)), BATCH, sampler=RESUMED[sampler]())
 
     check_resumes(by_rule(RULES[rule], source, epochs=4), every=5)
+
+
+class Permuted(Sampler):
+    """All examples, in an order by a generator of NumPy or of Python."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def __len__(self):
+        return COUNT
+
+    def __iter__(self):
+        order = [*range(COUNT)]
+        self.generator.shuffle(order)
+        return iter(order)
+
+
+GENERATORS = {
+    "default_rng": np.random.default_rng,
+    "RandomState": np.random.RandomState,
+    "MT19937": lambda seed: np.random.Generator(np.random.MT19937(seed)),
+    "Philox": lambda seed: np.random.Generator(np.random.Philox(seed)),
+    "random.Random": random.Random,
+}
+
+
+@pytest.mark.parametrize("make", GENERATORS.values(), ids=GENERATORS)
+def test_an_order_by_any_generator_is_gone_on_with_bit_for_bit(make):
+    def source():
+        return DataLoader(Numbered(spread(COUNT)), BATCH, sampler=Permuted(make(1)))
+
+    check_resumes(by_rule(RULES["memory"], source, epochs=3), every=7)
+
+
+@pytest.mark.parametrize("rule", ["memory", "infobatch"])
+@pytest.mark.parametrize("evaluates", ["between", "within"])
+def test_the_wrapped_loader_gives_all_examples_as_before(rule, evaluates):
+    """As an evaluation on it, or `torch.optim.swa_utils.update_bn`, expects."""
+
+    def train(evaluates):
+        data = Numbered(spread(COUNT))
+        wrapped = DataLoader(data, BATCH, sampler=SelectiveSampler(data))
+        loader = SelectiveLoader(wrapped, memory=RULES[rule](), epochs=EPOCHS)
+        given, seen = [], []
+        for _ in range(EPOCHS):
+            for step, batch in enumerate(loader):
+                given.append(batch["number"].tolist())
+                loader.loss(batch["loss"])
+                if evaluates == "within" and step == 2:
+                    seen.append(torch.cat([part["number"] for part in wrapped]))
+            if evaluates == "between":
+                seen.append(torch.cat([part["number"] for part in wrapped]))
+        return given, seen, loader.stats.released
+
+    (expected, _, released), (given, seen, same) = train(None), train(evaluates)
+    assert [numbers.sort().values.tolist() for numbers in seen] == [[*range(COUNT)]] * EPOCHS
+    assert (given, same) == (expected, released)
 
 
 @pytest.mark.parametrize("within", [False, True])

@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 from siftback.errors import StateError
 from siftback.state import anything, generator_state, list_of, raise_damaged
 
-_KINDS = (torch.Generator, np.random.Generator, random.Random)
+_KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Generators:
     """The generators that some objects hold as attributes, and PyTorch's global one.
 
-    Finds generators of ``torch``, ``numpy.random.default_rng`` and ``random.Random`` in a loader,
-    its sampler and batch sampler, and in the samplers nested in those.
+    Finds generators of ``torch``, ``numpy.random.default_rng``, ``numpy.random.RandomState`` and
+    ``random.Random`` in a loader, its sampler and batch sampler, and in the samplers nested in
+    those.
 
     Args:
         owners: Objects that may hold generators.
@@ -80,13 +82,16 @@ class Generators:
 def _state(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    if isinstance(generator, np.random.Generator):
-        return copy.deepcopy(generator.bit_generator.state)
-    return generator.getstate()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    is_legacy = isinstance(generator, np.random.RandomState)
+    state = generator.get_state(legacy=False) if is_legacy else generator.bit_generator.state
+    # Without arrays, which torch.load reads from no file by default.
+    return tree_map(lambda leaf: leaf.tolist() if isinstance(leaf, np.ndarray) else leaf, state)
 
 
 def _put_back(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
+    if isinstance(generator, torch.Generator | np.random.RandomState):
         generator.set_state(state)
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state

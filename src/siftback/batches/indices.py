@@ -200,9 +200,8 @@ def testing_order(loader: Any) -> Any:
         dataset = dataset.dataset
     # Those of PyTorch and of Hugging Face keep the order.
     is_known = type(dataset).__module__.startswith(("torch.", "datasets."))
-    tested = with_test(
-        loader.collate_fn, None if is_known else getattr(dataset, "__getitems__", None)
-    )
+    read = None if is_known else getattr(dataset, "__getitems__", None)
+    tested = with_test(loader.collate_fn, read)
     return with_attributes(loader, collate_fn=_IndexedCollate(tested) if is_indexed else tested)
 
 
@@ -313,6 +312,10 @@ class IndexCheck:
 
 def examples_of(loader: Iterable[Any]) -> int | None:
     """Number of examples, as a loader, its data set or its sampler says; None if unknown."""
+    inner = getattr(loader, "loader", loader)
+    is_batched = hasattr(getattr(inner, "batch_sampler", ()), "__iter__")
+    if isinstance(inner, DataLoader) and not is_batched and length_of(inner.dataset):
+        return None  # batch_size=None: an item of the data set may be a whole batch
     # Of a loader or sampler of the user's own, attributes of that name may be anything.
     stated, sampled = (getattr(owner, "examples", None) for owner in (loader, sampler_of(loader)))
     counts: list[Any] = [stated, length_of(getattr(loader, "dataset", None)), sampled]

@@ -1,5 +1,6 @@
 """The order of a user's DataLoader, once a rule leaves examples out of it."""
 
+import copy
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sized
@@ -42,9 +43,11 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
     batches, inner = cast(Any, loader.batch_sampler), sampler_of(loader)
     rule = type(draw.rule).__name__
     if isinstance(inner, SelectiveSampler) and hasattr(batches, "sampler"):
-        inner.follow(draw)
         if is_plain(batches):
+            inner = copy.copy(inner)  # as the user's own gives all examples, to an evaluation
+            inner.follow(draw)
             return inner.batches(batches.batch_size, batches.drop_last)
+        inner.follow(draw)
         inner.batch_size = getattr(batches, "batch_size", 1) or 1
         draw.is_ahead = True  # of batches by a rule of the user's own a state has all that are left
         return cast(Iterable[list[int]], batches)

@@ -333,9 +333,8 @@ class SelectiveTrainerMixin(Trainer):
         (outputs,) = calls
         # A guard looks at the graph of the losses.
         with torch.set_grad_enabled(has_weights or bool(self._rule and self._rule.guard)):
-            losses = (
-                head_losses(head, outputs, labelled) if head else self._losses(outputs, labelled)
-            )
+            losses_of = partial(head_losses, head) if head else self._losses
+            losses = losses_of(outputs, labelled)
         if self._rule and self._indices is not None:  # of the first loss that a step computes
             self._selection.update(self._indices, losses * of_examples)
             self._indices = None

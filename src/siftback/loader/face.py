@@ -627,11 +627,8 @@ class SelectiveLoader:
             )
         check_digest(self, state)
         settings = self._settings()
-        sizes = {
-            "drop_last": choice(None, False, True, "carry"),
-            "batch_size": optional(integer(1)),
-        }
-        check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything) | sizes)})
+        late = {"drop_last": choice(None, False, True, "carry"), "batch_size": optional(integer(1))}
+        check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything) | late)})
         saved = state["settings"]
         if self._is_common and all(saved[name] is None for name in _OF_ALL):
             # Several processes are always exact, one is not, and a rule with shards is in any case.

@@ -331,7 +331,7 @@ class LossRecord:
             float32[b], the weights to multiply the losses with, None if all are 1; and bool[b], the
             losses that stay in the mean, None if all do.
         """
-        self._thread = get_ident()
+        self._thread = 0 if torch.compiler.is_compiling() else get_ident()
         if reduced is not False:
             check_flag("reduced", reduced)
         fits = is_dense(losses) and losses.is_floating_point()

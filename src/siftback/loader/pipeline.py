@@ -163,9 +163,10 @@ class Pipeline(ABC):
     def next_epoch(self) -> int:
         """The current epoch; between epochs, and once a loop has left one early, the next one."""
         epoch = self.epoch
-        if epoch.is_over or epoch.is_open or self.is_set:
+        if epoch.is_over or self.is_set:
             return self.source.epoch
-        return epoch.number + (not self.begins_again(epoch))
+        # The source may be past an open one, of which the pool has the last rows.
+        return epoch.number + (not epoch.is_open and not self.begins_again(epoch))
 
     @property
     def is_between_epochs(self) -> bool:

@@ -156,9 +156,8 @@ def check_arguments(
         raise ConfigError(f"scorers={format_value(scorers)}: give them by name, {{'ema': Ema()}}")
     for name, scorer in scorers.items():
         if not isinstance(scorer, Scorer):
-            raise ConfigError(
-                f"scorers[{name!r}] is a {type(scorer).__name__}: give a siftback.Scorer"
-            )
+            kind = type(scorer).__name__
+            raise ConfigError(f"scorers[{name!r}] is a {kind}: give a siftback.Scorer")
     if not is_number(seconds) or seconds <= 0:
         raise ConfigError(f"seconds={format_value(seconds)}: give a number of seconds above 0")
     check_integer("epochs", epochs, least=1)

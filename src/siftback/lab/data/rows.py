@@ -19,9 +19,8 @@ from siftback.lab.data.tables import STRINGS, VALUE, naming_source, read_cells, 
 MOST_CATEGORIES = 1000
 """The most categories of a column, each of which is an input of the model."""
 
-MISSING = [
-    f"{space}{cell}" for cell in (*csv.ConvertOptions().null_values, "?") for space in ("", " ")
-]
+MISSING = ["?", *csv.ConvertOptions().null_values]
+MISSING += [f" {cell}" for cell in MISSING]
 """The cells of a CSV file that are missing; those of the UCI repository are "?", after a space."""
 
 # A text that is a number to a reader: 1,5 or 1.500,00 or 12 % or $5, but no code of digits alone.

@@ -411,9 +411,8 @@ def _train(
 ) -> RunSummary:
     folder, prices = comparison.folder, comparison.prices
     # What a score costs in forwards; where it is measured, that is recorded before the run.
-    price = prices.get(run.strategy) or measure_scoring_cost(
-        find_strategy(run.strategy), settings, data
-    )
+    strategy = find_strategy(run.strategy)
+    price = prices.get(run.strategy) or measure_scoring_cost(strategy, settings, data)
     if price and run.strategy not in prices:
         prices[run.strategy] = price
         comparison.write()

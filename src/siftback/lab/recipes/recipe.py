@@ -444,9 +444,8 @@ def count_parameters(plan: Plan) -> int:
         classes, channels = published.classes, published.channels
     elif data not in NAMES and parse_address(data) is None:
         raise ConfigError(f"data set {data!r} is not known: {one_of(data, NAMES)}")
-    return models.count(
-        settings.model, settings.width, classes, channels=channels, norm=settings.norm
-    )
+    model, width, norm = settings.model, settings.width, settings.norm
+    return models.count(model, width, classes, channels=channels, norm=norm)
 
 
 def listing_rows(scale: Scale) -> Iterator[dict[str, str]]:

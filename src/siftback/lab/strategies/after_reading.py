@@ -110,9 +110,8 @@ class Replica(Scorer):
 
     def __init__(self, model: nn.Module, losses: ExampleLosses, scorer: Scorer, **options: Any):
         self._batches: list[Batch] = []
-        self._scored = Pipelined(
-            self._batches, model, losses=losses, depth=0, scorer=scorer, **options
-        )
+        options |= {"depth": 0, "scorer": scorer}
+        self._scored = Pipelined(self._batches, model, losses=losses, **options)
 
     def score(self, losses: Any, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """float32[N], the replica's scores."""

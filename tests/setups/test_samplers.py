@@ -570,6 +570,31 @@ def test_a_training_is_gone_on_with_bit_for_bit(sampler, rule):
     check_resumes(by_rule(RULES[rule], source, epochs=4), every=5)
 
 
+class Mixed(BatchSampler):
+    """Batches whose examples are of any pass of an epoch."""
+
+    def __iter__(self):
+        order = [*self.sampler]
+        order = [order[place] for place in torch.randperm(len(order), generator=seeded(3))]
+        return (order[start : start + BATCH] for start in range(0, len(order), BATCH))
+
+
+@pytest.mark.parametrize("rule", ["memory", "ucb", "rs2"])
+def test_passes_may_be_mixed_where_nothing_has_a_weight(rule):
+    """Pooled, too: a batch is then chosen from, though all of it was drawn."""
+    numbers = []
+    for options in ({}, {"pool": Pool(BATCH - 2)}):
+        data = Numbered(spread(COUNT))
+        wrapped = DataLoader(data, batch_sampler=Mixed(SelectiveSampler(data), BATCH, False))
+        loader = SelectiveLoader(wrapped, memory=RULES[rule](), epochs=EPOCHS, **options)
+        numbers.append([])
+        for batch in (batch for _ in range(EPOCHS) for batch in loader):
+            loader.loss(torch.ones(len(batch["number"])))  # the same to learn from
+            numbers[-1] += batch["number"].tolist()
+    assert len(numbers[0]) == EPOCHS * COUNT
+    assert numbers[0] == numbers[1]
+
+
 class Permuted(Sampler):
     """All examples, in an order by a generator of NumPy or of Python."""
 

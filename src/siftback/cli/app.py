@@ -49,9 +49,7 @@ SECTIONS = {
         "models": "List the models, each with width and number of parameters.",
     },
 }
-MODULES = {
-    name: title.lower().replace(" ", "_") for title, lines in SECTIONS.items() for name in lines
-}
+MODULES = {n: title.lower().replace(" ", "_") for title, lines in SECTIONS.items() for n in lines}
 
 
 class LazyCommands(TyperGroup):

@@ -257,6 +257,8 @@ class DrawingPipeline(Pipeline):
         indices: Any = batch.indices  # which `admit` has made sure of
         weights, source = self.draw.weights_of(indices, batch.requested), self.source
         if source.is_ordered and not bool(weights.all()):
+            if not self.draw.reweights:  # all were drawn, whichever pass they are of
+                return weights.new_ones(len(weights))
             raise BatchError(
                 f"{source.place} has examples of several passes in an order of the "
                 f"{type(batches_of(source.loader)).__name__}, so that their loss weights are not "

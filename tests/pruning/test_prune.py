@@ -1,6 +1,7 @@
 """Pruning keeps examples by their scores."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -34,6 +35,15 @@ def test_prune_keeps_a_window():
     assert prune(scores, window=(0.25, 0.9)).tolist() == sorted(order[5:18])
     assert prune(scores, window=(0.3, 1.0)).equal(prune(scores, drop=0.3))
     assert prune(scores, window=(0, 1)).tolist() == list(range(20))
+
+
+def test_halves_are_rounded_up_as_decimals_are_written():
+    for n, percent in ((50, 29), (50, 57), (25, 58), (10, 25), (1000, 12)):
+        dropped = math.floor(Fraction(percent, 100) * n + Fraction(1, 2))
+        scores, share = torch.arange(float(n)), percent / 100
+        assert len(prune(scores, drop=share)) == n - dropped
+        assert len(prune(scores, drop=share, keep="easiest")) == n - dropped
+        assert len(prune(scores, window=(share, 1.0))) == n - dropped
 
 
 def test_prune_within_each_class():

@@ -113,8 +113,9 @@ def keep_ranks(
     ranked: Tensor, drop: float | None, keep: str, window: tuple[float, float] | None
 ) -> Tensor:
     """Returns the examples to keep of those ranked from the easiest to the hardest."""
-    n = len(ranked)
+    n, shares = len(ranked), (*(window or (0.0, 1.0)), drop or 0.0)
+    # As decimals: 0.29 * 50 is a little below 14.5 in binary.
+    first, last, dropped = (int(round(share * n, 9) + 0.5) for share in shares)
     if window is not None:
-        return ranked[int(window[0] * n + 0.5) : int(window[1] * n + 0.5)]
-    dropped = int((drop or 0.0) * n + 0.5)
+        return ranked[first:last]
     return ranked[dropped:] if keep == "hardest" else ranked[: n - dropped]

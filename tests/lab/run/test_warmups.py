@@ -1,8 +1,10 @@
 """When the strategies of the laboratory begin to select, and what moves their learning rate."""
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Epochs, Share
+from siftback import Epochs, Memory, SelectiveLoader, Share
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.run.progress import Reporter
@@ -46,6 +48,26 @@ def test_a_budget_pays_for_it(tmp_path):
     # Of the cost of four epochs, one is for the first; an epoch of random then costs a half.
     assert found["random"].epochs == pytest.approx(1 + 3 / 0.5, rel=0.05)
     assert found["topk"].epochs == pytest.approx(1 + 3 * 3 / 2.5, rel=0.05)
+
+
+@pytest.mark.parametrize("budget", [2, 3, 4, 8])
+def test_a_budget_is_spread_as_the_library_does(tmp_path, budget):
+    data = DataLoader(TensorDataset(torch.arange(EPOCH)), 32, shuffle=True)
+    loader = SelectiveLoader(data, memory=Memory(keep=0.5), epochs=budget)
+    for (rows,) in (batch for _ in range(budget) for batch in loader):
+        loader.record(1.0 + rows)
+    assert loader.stats.released == budget * EPOCH
+    run = runs(tmp_path, ["sb-memory"], budget=float(budget))["sb-memory"]
+    assert run.examples_backpropped == budget * EPOCH
+    assert run.epochs == pytest.approx(loader.stats.seen / EPOCH, rel=0.02)
+
+
+def test_the_draws_of_the_default_end_with_an_epoch(tmp_path):
+    """Epochs that begin after 0.15 and before 0.55 of eight: the third, fourth and fifth."""
+    found = runs(tmp_path, ["sb-memory-default"], budget=8.0, width=16)["sb-memory-default"]
+    share = found.keep_measured
+    assert share < 0.9
+    assert share * (found.epochs - 8) / (1 - share) == pytest.approx(3, abs=0.25)
 
 
 def test_a_training_in_which_nothing_is_selected_is_refused():

@@ -1,5 +1,6 @@
 """Selection before an example is read: rules that draw each epoch by what training taught."""
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -37,14 +38,15 @@ class BeforeReading(LoaderBatches):
         job, settings = self.job, self.job.settings
         if self.rule.needs_passes:
             return Schedule(warmup=Epochs(settings.whole_warmup))
-        tail = job.strategy.tail_share(settings)
-        if not job.strategy.own_schedule or not (settings.epochs or settings.budget):
-            return ProgressSchedule(self.done, settings.warmup or Epochs(0), 1 - tail)
+        tail, length = job.strategy.tail_share(settings), settings.epochs or settings.budget
+        if not job.strategy.own_schedule or not length:
+            whole = length if job.strategy.schedule else None  # the library draws whole epochs
+            until = math.ceil(round((1 - tail) * whole, 6)) / whole if whole else 1 - tail
+            return ProgressSchedule(self.done, settings.warmup or Epochs(0), until)
         if not settings.budget:
             return self.rule.schedule
-        warmup = settings.warmup_epochs(settings.budget)
-        first = round(warmup)
-        selective = (settings.budget - warmup - tail * settings.budget) / job.run.keep
+        first = settings.whole_warmup  # of the passes that begin within it, as the rule has it
+        selective = (settings.budget - first - tail * settings.budget) / job.run.keep
         end = Epochs(first + max(1, round(selective))) if tail else None
         return Schedule(warmup=Epochs(first), end=end)
 
@@ -127,7 +129,7 @@ def annealed_memory(keep: float, settings: Settings) -> Memory:
     """Returns a memory whose weights are whole once the training ends."""
     epochs = settings.epochs
     if settings.budget:  # as `BeforeReading` spreads it
-        warmup = settings.warmup_epochs(settings.budget)
+        warmup = settings.whole_warmup
         epochs = warmup + (settings.budget - warmup) / keep
     if not epochs:
         raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")

@@ -70,9 +70,7 @@ def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> si
 
 def _refreshed(make: Callable[..., EpochRule]) -> Callable[[float, Settings], EpochRule]:
     """Returns the builder of a rule that a pass refreshes every ``stale_every`` epochs."""
-    return lambda keep, settings: make(
-        keep, every=settings.stale_every, scorer=fresh_scorer(settings)
-    )
+    return lambda keep, s: make(keep, every=s.stale_every, scorer=fresh_scorer(s))
 
 
 _uniform, _topk = _selector(siftback.Uniform), _selector(siftback.TopK)

@@ -283,8 +283,6 @@ LINES = {
     # probes
     "probe --keep x": "--keep 'x'",
     "probe --keep 2": "keep=[2.0]",
-    "probe --keep 2 --width 1000000": "keep=[2.0]",  # before data are read
-    "probe --epochs 0 --width 1000000": "epochs=0: give an integer, at least 1",
     "probe --keep 0.5,0.5": "keep=[0.5, 0.5]",
     "probe --keep 1e-9": "keep=[1e-09]: give shares in [0.001, 1)",
     "probe --seconds nan": "seconds=nan",

@@ -46,10 +46,10 @@ def probe_command(
     from siftback.lab.experiments.warm_up import warm_up
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
-    from siftback.probing.probe import check_arguments
 
     settings, keeps = settings_of(values), parse_numbers("--keep", keep)
-    check_arguments((), keeps, {}, seconds, epochs)
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"seconds={seconds:g}: give a number of seconds above 0")
     if forecast and epochs < 2:
         raise ConfigError(f"--epochs {epochs} with --forecast, whose warm-up takes 1: give more")
     use_threads(threads, lambda: most_work([settings]))

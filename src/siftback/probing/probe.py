@@ -89,8 +89,9 @@ def probe(
     started = time.monotonic()
     check_module(model)
     scorers = {} if scorers is None else scorers
-    check_arguments(loader, keep, scorers, seconds, epochs)
+    check_arguments(loader, keep, scorers, seconds)
     keeps = tuple(map(float, keep))
+    check_integer("epochs", epochs, least=1)
     check_flag("single_pass", single_pass)
     if not isinstance(autocast, torch.dtype | None):
         raise ConfigError(f"autocast={autocast!r}: give a dtype, such as torch.bfloat16, or None")
@@ -133,7 +134,7 @@ def probe(
 
 
 def check_arguments(
-    loader: Iterable[Any], keeps: Any, scorers: Mapping[str, Scorer], seconds: float, epochs: int
+    loader: Iterable[Any], keeps: Sequence[float], scorers: Mapping[str, Scorer], seconds: float
 ) -> None:
     """Checks the arguments of `probe` that have no check of their own.
 
@@ -160,4 +161,3 @@ def check_arguments(
             raise ConfigError(f"scorers[{name!r}] is a {kind}: give a siftback.Scorer")
     if not is_number(seconds) or seconds <= 0:
         raise ConfigError(f"seconds={format_value(seconds)}: give a number of seconds above 0")
-    check_integer("epochs", epochs, least=1)

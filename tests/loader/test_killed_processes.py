@@ -18,8 +18,9 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 @pytest.mark.parametrize("example", ["ddp", "fsdp2"])
 def test_a_training_killed_and_resumed_ends_as_one_that_was_not(example, asked, count):
     kills = asked("kills") // 20
-    if not kills:
-        pytest.skip("killed by `make red`, as each kill takes three trainings of two processes")
+    if not kills and example == "ddp":
+        pytest.skip("killed by `make red`: of the two, sharded state is the harder to resume")
+    kills = max(1, kills)
     asking = [BENCHMARK, "--kills", str(kills), "--examples", example]
     command = [sys.executable, "-W", "ignore", *asking]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400 * kills)

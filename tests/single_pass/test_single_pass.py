@@ -396,8 +396,8 @@ def test_settings_of_a_loss_that_change_in_training_are_followed():
     model, loss_fn = nn.Linear(8, 4), nn.CrossEntropyLoss()
     single_pass = SinglePass(model, loss_fn, keep=1 / 2, check=False, steps_per_epoch=1)
     inputs, targets = torch.randn(16, 8), torch.arange(16) % 4
-    changes = (("label_smoothing", 0.5), ("reduction", "sum"), ("ignore_index", 2))
-    for name, value in (("label_smoothing", 0.0), *changes):
+    smoothings = [("label_smoothing", smoothing) for smoothing in (0.0, 0.5, 0.1)]
+    for name, value in (*smoothings, ("reduction", "sum"), ("ignore_index", 2)):
         setattr(loss_fn, name, value)
         loss = single_pass(inputs, targets)
         kept = single_pass.selection.positions

@@ -65,8 +65,8 @@ def batch_work(settings: Settings, data: DataSet) -> float:
 
 def build_model(settings: Settings, data: DataSet) -> nn.Module:
     """Returns a new model for some data, on the device and in the layout to train in."""
-    sizes = {"width": settings.width, **data.model_sizes}
-    model = models.build(settings.model, norm=settings.norm, **sizes)
+    width, norm = settings.width, settings.norm
+    model = models.build(settings.model, width=width, norm=norm, **data.model_sizes)
     layout = torch.channels_last if settings.channels_last else torch.contiguous_format
     model.to(training_device(settings), memory_format=layout)  # type: ignore[call-overload]
     return model

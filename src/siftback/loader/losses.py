@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from threading import get_ident
+from threading import current_thread, get_ident, main_thread
 from typing import Any, Literal, cast
 
 import torch
@@ -141,7 +141,7 @@ class LossRecord:
         if self._goes_on:  # after losses of a batch
             # A loop that reads ahead is as far ahead all along. Where one skips a batch, losses of
             # all later ones would be taken for those before. A thread reads as far as it comes.
-            most = self._ahead if self._thread == get_ident() else most
+            most = self._ahead if current_thread() is main_thread() else most
             self._goes_on = False
             self._ahead = waiting if self._ahead == MOST_AHEAD - 1 else self._ahead
         if waiting > most:

@@ -147,7 +147,6 @@ def _stream_of(device: torch.device) -> torch.Stream:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise LossError(
             "losses were given while a CUDA graph is captured, and would be read then alone, not "
-            "at each replay: call loader.loss(losses), or record, on the graph's output after it "
-            "was replayed"
+            "at each replay: call loader.loss(losses), or record, on the output of each replay"
         )
     return torch.accelerator.current_stream(device)

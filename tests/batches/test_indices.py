@@ -104,6 +104,21 @@ def test_indices_are_those_of_the_examples_whoever_reads_them(workers, kind):
     assert all(index == number for index, number in found)
 
 
+@in_workers
+@pytest.mark.parametrize("workers", [0, 1])
+def test_two_iterators_of_a_loader_side_by_side_are_refused(workers):
+    """Which batch is whose would not be known, as both are asked for by one order."""
+    wrapped = DataLoader(Numbered(spread(20)), 4, num_workers=workers)
+    loader = Indexed(wrapped)
+    for _ in range(2):  # one after another is right
+        assert all(torch.equal(indices, batch["number"]) for indices, batch in loader)
+    with pytest.raises(BatchError, match=r"iterated again: take the batches of one iter\(loader\)"):
+        next(zip(loader, loader, strict=True))
+    apart = Indexed(wrapped, index_of=lambda batch: batch["number"])
+    for first, second in zip(apart, apart, strict=True):  # whose batches say it themselves
+        assert torch.equal(first[0], second[0])
+
+
 def test_what_is_no_data_set_is_refused():
     with pytest.raises(ConfigError, match="a int has neither __getitem__ nor __iter__: give a"):
         Indexed(3)

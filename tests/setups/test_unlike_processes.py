@@ -67,6 +67,12 @@ def test_shares_that_processes_draw_alone_are_a_warning_where_steps_follow_from_
         assert found["warned", 0.5] == found["warned", "epochs as long"] == []
 
 
+def test_labels_of_the_examples_that_each_process_has_may_differ(ranks):
+    for found in ranks:
+        for given in found["own labels"]:
+            assert len(given) == COUNT - 8
+
+
 def test_losses_are_not_exchanged_within_an_epoch_by_a_thread_that_does_not_train(ranks):
     for found in ranks:
         for error in found["thread"]:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -328,6 +329,14 @@ def warned(rank, rule, **settings):
     return [str(warning.message) for warning in caught]
 
 
+def of_own_labels(rank, rule):
+    """The examples of an epoch over each process's own half, by a rule that has labels of it."""
+    half = Subset(data(), range(rank * 8, COUNT - 8 + rank * 8))
+    sampler = SelectiveSampler(half, rank=0, world=1)
+    rule = rule([label for _, label in half] if rank else [0, 1, 2, 0] * 4)
+    return alike(lambda: remembering(rule, DataLoader(half, BATCH, sampler=sampler)))
+
+
 def in_a_thread(rule, **settings):
     """A batch that is read in another thread than the one that trains."""
     loader = remembering(rule, epochs=8, **settings)
@@ -360,6 +369,12 @@ def main(out):
     found["thread", "shards"] = in_a_thread(Memory(0.5, shards=2))
     found["thread", "shorter"] = in_a_thread(Memory(0.5), shorter_epochs=True)
     found["warned", "epochs as long"] = warned(rank, InfoBatch())
+    balanced = partial(Memory, 0.5, warmup=Epochs(1))
+    rules = [
+        lambda labels: balanced(balance=labels),
+        lambda labels: siftback.RCAP(labels, keep=0.5),
+    ]
+    found["own labels"] = [of_own_labels(rank, rule) for rule in rules]
     # Each may select by random numbers of its own.
     found["scoring"] = alike(lambda: scoring(seed=rank))
     torch.save(found, Path(out) / f"{rank}.pt")

@@ -16,6 +16,7 @@ from siftback.batches import tree
 from siftback.batches.order import index_tensor
 from siftback.epochs.rule_losses import RuleLosses
 from siftback.errors import BatchError, ConfigError
+from siftback.processes.barrier import settings_of_shards
 from siftback.processes.distributed import broadcast, rank_and_world
 from siftback.processes.exchange import pack_weights, packed_weights, unpack_weights
 from siftback.rules.rule import EpochRule
@@ -166,8 +167,7 @@ class EpochDraw:
                 f"a sampler of rank={rank}, world={world} shares what {name} remembers with other "
                 f"processes, and this one has rank={processes[0]}, world={processes[1]}: call "
                 "init_process_group before it is made; or, where some processes read the same "
-                "examples, give each a Subset of its own, and SelectiveSampler(subset, rank=0, "
-                "world=1)"
+                "examples, give each its own Subset, and SelectiveSampler(subset, rank=0, world=1)"
             )
         self._shards, self.losses = rule.shards, RuleLosses(rule, rank, world, rows)
         self.is_ahead = False
@@ -654,8 +654,10 @@ class EpochDraw:
     def common_settings(self) -> dict[str, Any]:
         """Returns what all processes must have alike, see `barrier`."""
         settings = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
-        shared = {"examples": self.rule.examples, "seed": self._seed}
-        return {**settings, "shorter_epochs": self.shorter, **(shared if self.world > 1 else {})}
+        settings |= {"shorter_epochs": self.shorter}
+        if self.world == 1:
+            return settings_of_shards(settings)
+        return {**settings, "examples": self.rule.examples, "seed": self._seed}
 
     def _settings(self) -> dict[str, Any]:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}

@@ -199,8 +199,7 @@ class FilteredSampler(Sampler[int]):
         rule, sampler = type(self.draw.rule).__name__, type(self.sampler).__name__
         if not count:
             return BatchError(
-                f"a {sampler} gave no examples in this epoch: have its __iter__ give them anew "
-                "each time"
+                f"a {sampler} gave no examples in this epoch: have its __iter__ give some each time"
             )
         return BatchError(
             f"a {sampler} gave {count} examples in this epoch, and {rule} left all of them out: "

@@ -491,6 +491,5 @@ def warning_beyond(epoch: int, epochs: float) -> str:
     """Returns the warning of an epoch after the last one of a training."""
     return (
         f"epoch {epoch}, counted from 0, is beyond epochs={epochs:g}: progress is 1, the tail of "
-        "the schedule is over, and total_steps does not count it. Give epochs= the length of "
-        "training"
+        "the schedule is over, and total_steps does not count it. Give epochs= the full length"
     )

@@ -250,9 +250,8 @@ class SelectiveTrainerMixin(Trainer):
         is_pair = isinstance(pair, tuple | list) and len(pair) == 2  # pinned memory makes a list
         if not (is_pair and isinstance(pair[1], Mapping | Reordered)):
             raise ConfigError(
-                f"a training batch is a {type(pair).__name__} without the indices of its "
-                "examples: memory= needs the Trainer's own get_train_dataloader, and "
-                "batches that are mappings"
+                f"a training batch is a {type(pair).__name__} without the indices of its examples: "
+                "memory= needs the Trainer's own get_train_dataloader, and mappings as batches"
             )
         indices, batch = pair
         if isinstance(batch, Reordered):

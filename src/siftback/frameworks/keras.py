@@ -417,8 +417,7 @@ class LossRecorder(KerasWrapper):
             without = " without memory=" if isinstance(data, SelectiveDataset) else ""
             raise ConfigError(
                 f"LossRecorder.fit() trains on a SelectiveDataset with memory=, and was given a "
-                f"{type(data).__name__}{without}: make one of it, or train the wrapped model, "
-                "recorder.model"
+                f"{type(data).__name__}{without}: make one of it, or train recorder.model"
             )
 
     def train_step(self, data: Any) -> Any:

@@ -192,9 +192,8 @@ class DrawingPipeline(Pipeline):
         pool, is_empty = self.pool, self.stats.released == epoch.released_before
         if self.draw.draws and pool.drop_last is True and is_empty:
             raise BatchError(
-                f"the examples drawn for epoch {epoch.number} make no batch of "
-                f"{pool.batch_size} with drop_last=True: give smaller batches, keep more, or "
-                "give drop_last=False"
+                f"the examples drawn for epoch {epoch.number} make no batch of {pool.batch_size} "
+                "with drop_last=True: give smaller batches, keep more, or give drop_last=False"
             )
         super().end_epoch(epoch)
 

@@ -28,6 +28,7 @@ from siftback.loader.wrapped import (
     resolve_pool,
 )
 from siftback.losses.per_example import Losses, LossFn
+from siftback.processes.barrier import settings_of_shards
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.forecast import Forecast, forecast
 from siftback.rules.rule import EpochRule
@@ -636,9 +637,8 @@ class SelectiveLoader:
         for name in _OF_ALL:
             if saved[name] != settings[name]:
                 raise StateError(
-                    f"the state was saved with {name}={saved[name]!r}, and this loader has "
-                    f"{name}={settings[name]!r}: each process loads its own state, of as many "
-                    "processes"
+                    f"the state was saved with {name}={saved[name]!r}, and this loader has {name}="
+                    f"{settings[name]!r}: each process loads its own state, of as many processes"
                 )
         for name in _FOUND_OUT:
             if None in (settings[name], saved[name]):
@@ -698,6 +698,7 @@ class SelectiveLoader:
             del settings["seed"]  # each may select by random numbers of its own
         if not pipeline.shares_order:  # but each has a data set of its own
             del settings["examples"]
+            settings = settings_of_shards(settings)
             order = order | dict.fromkeys(("shuffle", "seed", "num_workers"))
         elif self.memory:
             settings["dataset"] = fingerprint(getattr(pipeline.source.loader, "dataset", None))

@@ -288,9 +288,8 @@ def find_head_of_outputs(outputs: Any, labels: Tensor, shift: bool | None) -> He
     if name.endswith("CausalLMOutputWithPast"):
         return Head("tokens", shift=True)
     raise ConfigError(
-        f"a {name} does not say whether the logits of a position are compared with the label "
-        "there or with the next one: give the model in place of its outputs, or shift=False or "
-        "True"
+        f"a {name} does not say whether the logits of a position are compared with the label there "
+        "or with the next one: give the model in place of its outputs, or shift=False or True"
     )
 
 
@@ -321,8 +320,7 @@ def compute_token_losses(
     if logits.ndim != 3 or labels.ndim != 2 or logits.shape[:2] != labels.shape:
         raise LossError(
             f"logits of shape {list(logits.shape)} and labels of shape {list(labels.shape)}: "
-            "expected [B, T, classes] and [B, T]; give losses=fn(model, batch) for a model of "
-            "another kind"
+            "expected [B, T, classes] and [B, T]; else give losses=fn(model, batch)"
         )
     if shifted:
         logits, labels = logits[:, :-1], labels[:, 1:]

@@ -164,8 +164,7 @@ _REASONS = {
     ),
     Bound.OPTIMIZER: (
         "Do not use {what} here: the optimizer takes {optimizer_share:.0%} of a training step, so "
-        "what an epoch saves is mostly steps, which a larger batch saves without leaving anything "
-        "out."
+        "what an epoch saves is mostly steps, which a larger batch saves without leaving any out."
     ),
     Bound.OVERHEAD: (
         "Do not use {what} here: the model is so small that choosing alone takes {choosing:.3g} ms "

@@ -146,9 +146,8 @@ def check_arguments(
     sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, SelectiveSampler) and sampler.draw is not None:
         raise ConfigError(
-            "the loader's SelectiveSampler leaves out examples by "
-            f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with "
-            "SelectiveSampler(dataset) or shuffle=True"
+            f"the SelectiveSampler leaves out examples by {type(sampler.draw.rule).__name__}: "
+            "give a loader over all examples, with SelectiveSampler(dataset) or shuffle=True"
         )
     are_numbers = isinstance(keeps, Sequence) and keeps and all(map(is_number, keeps))
     if not are_numbers or not 1e-3 <= min(keeps) <= max(keeps) < 1 or len({*keeps}) < len(keeps):

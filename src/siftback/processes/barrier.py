@@ -136,6 +136,17 @@ def describe_settings(settings: Mapping[Any, Any]) -> dict[str, str]:
     return texts
 
 
+def settings_of_shards(settings: Mapping[Any, Any]) -> dict[str, str]:
+    """Returns `describe_settings` without tensors, of processes that have examples of their own.
+
+    >>> from siftback import Memory
+    >>> "memory.weights" in settings_of_shards({"memory": Memory(balance=[0, 1, 1])})
+    False
+    """
+    texts = describe_settings(settings).items()
+    return {name: text for name, text in texts if not ("crc32 " in text or " of digest " in text)}
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{format_value(value)} of digest {tensor_checksum(value):08x}"

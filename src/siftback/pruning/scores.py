@@ -269,8 +269,7 @@ def mean_scores(
         listed = list(models)
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
         raise ConfigError(
-            f"no model given, models={format_value(models)}: give a torch.nn.Module, or a list of "
-            "at least one"
+            f"no model given, models={format_value(models)}: give a torch.nn.Module or several"
         )
     loader = data
     if isinstance(data, Dataset):  # with a generator, so that the global one is not used

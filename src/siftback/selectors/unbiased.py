@@ -85,8 +85,7 @@ class Unbiased(Stateful):
             )
         if not hasattr(self.selector, "set_keep"):
             raise ConfigError(
-                f"{type(self.selector).__name__} has no share to change: give one with "
-                "set_keep(keep)"
+                f"{type(self.selector).__name__} has no share to change: give one with set_keep"
             )
         self.selector.set_keep((keep - self.floor) / (1 - self.floor))
 

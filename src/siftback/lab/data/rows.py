@@ -295,6 +295,4 @@ def check_column(column: pa.ChunkedArray, name: str, where: str) -> None:
         if len(values) < 2 or not fits.all():
             return
         what = f"numbers the rows from {values[0]:g} to {values[-1]:g}"
-    raise ConfigError(
-        f"{where} {what}, and so tells nothing of further rows: leave it out by drop="
-    )
+    raise ConfigError(f"{where} {what}, and tells nothing of further rows: leave it out by drop=")

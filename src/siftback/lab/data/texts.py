@@ -65,8 +65,7 @@ def read_texts(
             rows = encode_rows(tokenizer, texts, length)
             if (empty := (rows == PAD).all(1)).any():
                 raise ConfigError(
-                    f"{name} ({split}): text {int(empty.nonzero()[0])} is empty, and has no loss: "
-                    "leave it out"
+                    f"{name} ({split}): text {int(empty.nonzero()[0])} is empty: leave it out"
                 )
             tensors |= {f"{split}_inputs": rows, f"{split}_labels": labels}
         return tensors

@@ -45,8 +45,7 @@ def read_suspects(folder: Path, name: str | None = None) -> dict[str, pd.DataFra
     }
     if not paths:
         raise ConfigError(
-            f"{folder} holds no run with a noise guard: make one with {WRITER}, or with "
-            "--noise-guard"
+            f"{folder} holds no run with a noise guard: make one with {WRITER} or --noise-guard"
         )
     if name and name not in paths:
         raise ConfigError(f"no run {name!r} with a noise guard in {folder}: {', '.join(paths)}")

@@ -1,5 +1,7 @@
 """Streams, of which nobody knows the length or the numbering: what each moment of choice can do."""
 
+import importlib
+
 import pytest
 import torch
 from torch import nn
@@ -220,6 +222,78 @@ def test_positions_in_a_stream_are_those_of_as_many_workers():
     loader = by_position(1)
     list(map(loader.loss, (batch + 1.0 for batch in loader)))
     by_position(0).load_state_dict(loader.state_dict())
+
+
+@WORKERS
+@pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:Neither dataset nor")
+@pytest.mark.parametrize("memory", [True, False], ids=["memory", "keep"])
+@pytest.mark.parametrize("stateful", [False, True], ids=["plain", "stateful"])
+def test_a_place_in_a_stream_is_one_of_as_many_workers(stateful, memory):
+    """Between epochs only a state of the loader's own is of its workers."""
+    kind = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
+    kind = kind if stateful else DataLoader
+
+    def loader_of(workers):
+        stream = kind(Numbers(), 4, num_workers=workers)
+        if memory:
+            stream, rule = Indexed(stream, index_of=lambda batch: batch), Memory(0.5)
+            return SelectiveLoader(stream, memory=rule, epochs=4)
+        losses = lambda model, batch: batch.float()  # noqa: E731
+        return SelectiveLoader(stream, network(), losses=losses, keep=0.5, schedule=AT_ONCE)
+
+    def train(loader):
+        given = []
+        for batch in loader:
+            loader.loss(batch + 1.0)
+            given += batch.tolist()
+        return given
+
+    for workers, others in ((0, (0, 2)), (2, (0, 2, 3))):
+        whole = loader_of(workers)
+        expected = train(whole)
+        between, follows = whole.state_dict(), train(whole)
+        begun, given = loader_of(workers), []
+        for batch in begun:
+            begun.loss(batch + 1.0)
+            given += batch.tolist()
+            if len(given) >= 12:
+                within = begun.state_dict()
+                break
+        for other in others:
+            again = loader_of(other)
+            if workers == other:
+                again.load_state_dict(within)
+                assert given + train(again) == expected
+            else:
+                with pytest.raises(StateError, match="build it with the same num_workers"):
+                    again.load_state_dict(within)
+            again = loader_of(other)
+            if stateful and workers != other:
+                with pytest.raises(StateError, match="build it with the same num_workers"):
+                    again.load_state_dict(between)
+            else:
+                again.load_state_dict(between)
+                assert len(train(again)) == len(follows)
+
+
+def test_a_table_of_several_shards_has_no_positions_once_its_epoch_is_set():
+    """Which reads its shards in another order, shuffled or not."""
+
+    def train(shards, sets_epoch):
+        stream = table().to_iterable_dataset(num_shards=shards)
+        loader = DataLoader(Indexed(stream), 8)
+        loader = SelectiveLoader(loader, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
+        for epoch in range(3):
+            if sets_epoch:
+                stream.set_epoch(epoch)
+            for batch in loader:
+                assert torch.equal(batch["key"], KEYS[loader.indices])
+                loader.loss(batch["key"].float())
+
+    train(4, False)
+    train(1, True)
+    with pytest.raises(BatchError, match=r"set_epoch\(1\) reorders the table's 4 shards: leave it"):
+        train(4, True)
 
 
 def test_a_rule_that_remembers_a_stream_needs_the_state_of_its_loader():

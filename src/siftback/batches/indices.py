@@ -121,6 +121,12 @@ class _IndexedIterable(IterableDataset[tuple[int, Any]]):
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
+        stream, epoch = self.dataset, getattr(self.dataset, "epoch", 0)
+        if epoch and type(stream).__module__.startswith("datasets.") and stream.num_shards > 1:
+            raise BatchError(
+                f"set_epoch({epoch}) reorders the table's {stream.num_shards} shards: leave it "
+                "out, or number the rows in a column, and give Indexed(loader, index_of=fn)"
+            )
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for number, example in enumerate(self.dataset):

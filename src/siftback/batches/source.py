@@ -205,7 +205,7 @@ class Source:
         workers = self._iterated and bool(getattr(self.loader, "persistent_workers", False))
         length = self._length()
         state = {
-            "settings": self.settings(),
+            "settings": self.settings(within=self.is_within),
             "epoch": self.epoch,
             "position": self.position,
             "batches": -1 if length is None else length,
@@ -240,14 +240,15 @@ class Source:
         began = self._began if self.is_within else self._generators.states()
         return state | {"kind": kind, "generators": began, "loader": saved}
 
-    def settings(self) -> dict[str, Any]:
-        """Returns what the order depends on, as far as the loader says it."""
+    def settings(self, *, within: bool = False) -> dict[str, Any]:
+        """Returns what the order depends on, ``within`` an epoch, as far as the loader says it."""
         if not self.is_ordered:
-            settings, workers = {"loader": type(self.loader).__name__}, 1
-            if getattr(getattr(self.loader, "dataset", None), "counts_by_worker", False):
-                workers = self.loader.num_workers
-            # With another number of them, each example would have the index of another one.
-            return settings | ({"num_workers": workers} if workers > 1 else {})
+            loader = self.loader
+            counts = getattr(getattr(loader, "dataset", None), "counts_by_worker", False)
+            workers, has_state = getattr(loader, "num_workers", 0), hasattr(loader, "state_dict")
+            # Of another number, examples have other indices, or come in another order.
+            depends = workers > 0 if has_state else workers > 1 and (counts or within)
+            return {"loader": type(loader).__name__} | ({"num_workers": workers} if depends else {})
         sampler, batches = sampler_of(self.loader), self._order.batches
         order = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
         kind = {"sampler": type(sampler).__name__, "batch_sampler": type(batches).__name__}
@@ -277,7 +278,7 @@ class Source:
             "workers": flag,
             "lists": optional(_check_lists),
         }
-        check_entries(self, state, checks, self.settings())
+        check_entries(self, state, checks, self.settings(within=state.get("position") != 0))
         if self.is_ordered:
             check_entries(self, state, {"begun": flag})
             rest = optional(check_packed) if state["begun"] else nothing

@@ -300,6 +300,5 @@ def no_model(name: str) -> str:
     """Returns the message that something selects by losses, and there is no model."""
     return (
         f"{name} selects by losses, and no model was given: give a model and its loss function "
-        "after the loader, (loader, model, loss_fn, ...), or memory=Memory() in place of it, "
-        "which needs neither"
+        "after the loader, (loader, model, loss_fn, ...), or memory=Memory() without either"
     )

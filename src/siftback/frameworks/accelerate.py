@@ -42,7 +42,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
     """A `SelectiveLoader` whose batches Accelerate accumulates, places and saves; see `prepare`.
 
     It has the methods and attributes of the `SelectiveLoader`: ``loss``, ``steps``,
-    ``total_steps``, ``epoch``, ``stats`` and so on. It has no ``dataset``, so that
+    ``epoch``, ``stats`` and so on. It has no ``dataset``, so that
     ``accelerate.skip_first_batches``, which would leave the selection out, refuses it.
 
     Args:
@@ -268,8 +268,7 @@ def check_loader(accelerator: Accelerator, loader: Any) -> None:
     if issubclass(type(loader), DataLoaderAdapter):
         raise ConfigError(
             "the loader was prepared by Accelerate, which shares its examples among processes: "
-            "give siftback's prepare() the DataLoader itself, and leave it out of "
-            "accelerator.prepare()"
+            "give siftback's prepare() the DataLoader itself, and not accelerator.prepare()"
         )
     processes, world = accelerator.num_processes, rank_and_world()[1]
     if not (isinstance(loader, DataLoader) or (processes == 1 and is_trackable(loader))):

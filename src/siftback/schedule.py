@@ -302,8 +302,7 @@ class Schedule:
         begin, end = self.span(epochs)
         if begin >= min(end, epochs):
             warnings.warn(
-                f"{self!r} never selects in a training of epochs={epochs:g}: each is trained on "
-                "all examples",
+                f"{self!r} never selects in a training of epochs={epochs:g}: all examples are used",
                 stacklevel=3,
             )
 
@@ -339,8 +338,7 @@ class Schedule:
         if own is None or not hasattr(selector, "set_keep"):
             raise ConfigError(
                 f"{type(selector).__name__} has no share that a schedule could anneal: give one "
-                "with a method set_keep(keep), such as Percentile(keep=0.5) or Memory(keep=0.5), "
-                "or leave anneal= out"
+                "with set_keep, such as Percentile(keep=0.5) or Memory(keep=0.5), or no anneal="
             )
         for keep in (self.anneal.first, self.anneal.keep(1.0, own), own):
             selector.set_keep(keep)

@@ -423,3 +423,30 @@ def test_a_share_of_warmup_needs_epochs_as_before():
     loader = ruled(rule, wrapped=plain(Numbered(spread(40))), epochs=4)
     epochs = [epoch_of(loader) for _ in range(4)]
     assert [len(set(numbers)) == 40 for numbers in epochs] == [True, True, False, False]
+
+
+class Noting(Memory):
+    """Notes of which pass the losses of each example are said to be."""
+
+    def __init__(self):
+        super().__init__(0.5, warmup=Epochs(1), tail=Epochs(0))
+        self.noted = []
+
+    def update(self, indices, losses, epoch, **predictions):
+        self.noted += [(epoch, index) for index in indices.tolist()]
+        super().update(indices, losses, epoch, **predictions)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_losses_of_a_batch_in_which_a_pass_ends_are_of_both(workers):
+    """A rule may go by the number of the pass, as EVOS by whether it had all examples."""
+    rule, given = Noting(), []
+    wrapped = DataLoader(Numbered(spread(100)), 16, shuffle=True, num_workers=workers)
+    loader = SelectiveLoader(wrapped, memory=rule, epochs=4)
+    for batch in (batch for _ in range(4) for batch in loader):
+        given += batch["number"].tolist()
+        loader.loss(batch["loss"])
+    loader.state_dict()  # by which all that waited are taken
+    passes = [0] * 100 + [1 + place // 50 for place in range(300)]
+    assert rule.noted == list(zip(passes, given, strict=True))

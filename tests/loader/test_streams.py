@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from resuming import check_resumes
-from siftback import Epochs, Indexed, Memory, Pool, SelectiveLoader
+from siftback import Epochs, Indexed, Memory, NoiseGuard, Pool, SelectiveLoader
 from siftback.errors import BatchError, ConfigError, StateError
 from toys import AT_ONCE, optimizer_of, seeded
 
@@ -317,3 +317,21 @@ def test_losses_of_examples_that_never_came_are_refused():
     next(iter(loader))
     with pytest.raises(BatchError, match="no example of index 3 came so far"):
         loader.record(torch.ones(1), indices=torch.tensor([3]))
+
+
+class Backwards(Numbers):
+    def __iter__(self):
+        return iter(range(47, -1, -1))
+
+
+def test_a_guard_names_the_examples_of_a_stream_by_their_indices():
+    wrong = [2, 5, 7]
+    guard = NoiseGuard(4, visits=2)
+    memory = Memory(warmup=Epochs(3), guard=guard)
+    stream = Indexed(DataLoader(Backwards(), 8), index_of=lambda batch: batch + 1000)
+    loader = SelectiveLoader(stream, memory=memory, epochs=6)
+    for batch in (batch for _ in range(3) for batch in loader):
+        loader.loss(torch.isin(batch, torch.tensor(wrong)) * 6.0 + 0.1)
+    loader.state_dict()
+    for listed in (guard.suspects, guard.held, guard.label_issues):
+        assert listed.tolist() == [1000 + index for index in wrong]

@@ -329,8 +329,7 @@ def check_shapes(copies: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
         if before != now:
             raise ReplicaError(
                 f"weight {index} of the model has shape {now} and that of its replica {before}: a "
-                "replica needs parameters and buffers that keep their shapes, and a resumed run "
-                "needs the same model"
+                "replica needs weights that keep their shapes, and a resumed run the same model"
             )
 
 

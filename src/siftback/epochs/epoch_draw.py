@@ -200,6 +200,18 @@ class EpochDraw:
         left = (drawn for drawn in self.passes if self._before < drawn.start + drawn.size)
         return next(left, self.passes[-1])
 
+    def pass_sizes(self, size: int) -> list[tuple[int, int]]:
+        """Returns the numbers of the passes that the batch that came last is of, with its rows.
+
+        Args:
+            size: Its rows. What is pooled, or compared within a batch, is of its first one's pass.
+        """
+        before, read = self._before, self._read
+        rows = [(p.number, min(p.start + p.size, read) - max(p.start, before)) for p in self.passes]
+        rows = [(number, count) for number, count in rows if count > 0]
+        is_whole = sum(count for _, count in rows) == size and not self.rule.updates_by_batch
+        return rows if is_whole else [(self.current.number, size)]
+
     @property
     def draws(self) -> bool:
         """Whether this epoch leaves out what its draws did, before it is read."""
@@ -406,8 +418,7 @@ class EpochDraw:
                 raise ConfigError(
                     f"{name}.draw gave {format_value(weights)} in epoch {number}, and there are "
                     f"{rule.rows} {kind}: have it give float32[{rule.rows}], one weight for each; "
-                    "state of its own per example is indexed by self.candidates, where a sampler "
-                    "gives some alone"
+                    "its state per example is indexed by self.candidates, where there are some"
                 )
         return weights
 

@@ -49,6 +49,8 @@ class RuleLosses:
     ) -> None:
         self.rule, self.stream = rule, stream
         self.rows = stream or rule.shards
+        if rule.guard:
+            rule.guard.rows = stream
         self.exchanges = world > 1 and not rule.shards
         # A file has what is recorded at once, as it is to outlive the process.
         self._joins = rule.joins_updates and not rule.table.path

@@ -121,8 +121,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         self.world = own_world if world is None else check_integer("world", world, 1)
         if self.rank >= self.world:
             raise ConfigError(
-                f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
-                "from 0 on, or neither"
+                f"rank={self.rank} is none of world={self.world} processes: ranks are from 0 on"
             )
         self.examples = count_examples(dataset)
         check_epochs(epochs)

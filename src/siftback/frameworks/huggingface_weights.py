@@ -44,7 +44,8 @@ class WeightCollate:
             weights = torch.tensor([torch.nan])
         if not (weights.isfinite() & (weights >= 0)).all():
             raise BatchError(
-                f"weight_column={column!r} has {values}: give each example a finite number >= 0"
+                f"weight_column={column!r} has {values}: give each example a finite number, from "
+                "0 on"
             )
         batch = self.function(
             [{key: example[key] for key in example if key != column} for example in examples]

@@ -457,8 +457,7 @@ class Progress(keras.callbacks.Callback, Stateful):
             raise StateError(
                 f"the weights were saved after {batches} batches of epoch {state['epoch']} of "
                 f"{data}, and fit() begins epoch {epoch} of a SelectiveDataset: give that data set "
-                f"and fit(initial_epoch={state['epoch']}), or begin another training, of a new "
-                "wrapper round its model"
+                f"and fit(initial_epoch={state['epoch']}), or begin anew, in a new wrapper"
             )
         elif saved:
             self.dataset.load_state_dict(saved)

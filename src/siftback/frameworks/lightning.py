@@ -575,8 +575,7 @@ def as_datamodule(loader: Any, val_dataloaders: Any) -> Any:
     if not isinstance(loader, DataLoader | SelectiveLoader):
         raise ConfigError(
             f"SelectiveDataModule({type(loader).__name__}): give a LightningDataModule of "
-            "lightning.pytorch, which makes its validation dataloaders itself, or a DataLoader or "
-            "SelectiveLoader"
+            "lightning.pytorch with its validation dataloaders, a DataLoader or a SelectiveLoader"
         )
     datamodule = LightningDataModule()
     datamodule.train_dataloader = partial(give_loader, loader)  # unlike a lambda it can be pickled

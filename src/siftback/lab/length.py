@@ -83,8 +83,7 @@ class Length:
             if budget <= taken:
                 raise ConfigError(
                     f"{run.strategy} has a budget of {budget:.0f} {unit}, and its scores cost "
-                    f"{taken:.0f}: give more, or fewer models or epochs to score by "
-                    "(--score-models, --score-epochs)"
+                    f"{taken:.0f}: give more, or fewer --score-models or --score-epochs"
                 )
         cost -= scoring_cost
         if settings.epochs and not run.cost_budget:

@@ -39,7 +39,7 @@ class PendingBatch:
 
     Attributes:
         batch: The batch without its data; its weights are None where all are known to be 1.
-        epoch: The epoch that it was given in.
+        passes: The passes that it is of, by number, with the number of its examples of each.
         needs_weights: Whether its weights are to be applied.
         missing: The number of its examples without a recorded loss.
         weights_used: Whether its weights were applied, or read.
@@ -47,7 +47,7 @@ class PendingBatch:
     """
 
     batch: Batch
-    epoch: int
+    passes: list[tuple[int, int]]
     needs_weights: bool
     missing: int
     weights_used: bool = False
@@ -154,14 +154,14 @@ class LossRecord:
             if not is_past and len(self._queue) < MOST_AHEAD:
                 break
             self._queue.popleft()
-        reweights = self._selection_reweights
+        reweights, passes = self._selection_reweights, [(epoch, batch.size)]
         if draw:
-            epoch, reweights = draw.current.number, reweights or draw.reweights
+            passes, reweights = draw.pass_sizes(batch.size), reweights or draw.reweights
         weights = batch.weights if reweights else None  # those of a pool may be known to be 1
         needs_weights = isinstance(weights, Tensor) and not self.attach
         without_data = Batch((), batch.size, batch.device, batch.indices, weights)
-        self._queue.append(PendingBatch(without_data, epoch, needs_weights, missing=batch.size))
-        self._epoch, self._reweights = epoch, self._reweights or reweights
+        self._queue.append(PendingBatch(without_data, passes, needs_weights, missing=batch.size))
+        self._epoch, self._reweights = passes[0][0], self._reweights or reweights
         self._without_losses += self.learns
         self._without_weights += needs_weights
 
@@ -343,10 +343,11 @@ class LossRecord:
             if weights is not None:
                 raise ConfigError("weights= are of the examples in indices=: give both, or neither")
             pending = self.next(None if reduced else len(losses), apply_weights=apply_weights)
-            batch, epoch = pending.batch, pending.epoch
+            batch, passes = pending.batch, pending.passes
             indices, count, weights = batch.indices, batch.size, batch.weights
         else:
-            count, epoch = len(indices) if reduced else len(losses), self._epoch
+            count = len(indices) if reduced else len(losses)
+            passes = [(self._epoch, count)]
             indices = check_indices(indices, count, "loader.loss")
             if self._draw:
                 self._draw.losses.rows_of(indices)  # raises if one is not that of an example
@@ -371,7 +372,7 @@ class LossRecord:
             )
         if self.learns and not (correct is confidence is None):
             check_prediction_types(correct, confidence, count)
-        take = partial(self._take, epoch, count, reduced)
+        take = partial(self._take, passes, count, reduced)
         if indices is None or indices.is_cpu:
             self.reads.add(partial(take, indices), losses, correct, confidence)
         else:
@@ -381,7 +382,7 @@ class LossRecord:
 
     def _take(
         self,
-        epoch: int,
+        passes: list[tuple[int, int]],
         count: int,
         reduced: bool,
         indices: Tensor | None,
@@ -402,7 +403,11 @@ class LossRecord:
             rows = losses.rows.rows_of(indices) if losses.rows else indices
             if reduced and all_finite:
                 values = self._average(rows, values)
-            losses.receive(rows, epoch, values, correct, confidence)
+            first = 0
+            for epoch, size in passes:
+                span = slice(first, first := first + size)
+                predicted = (p[span] if isinstance(p, Tensor) else p for p in (correct, confidence))
+                losses.receive(rows[span], epoch, values[span], *predicted)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the means of losses of whole batches."""
@@ -469,9 +474,8 @@ def wrong_losses(losses: Any, *, reduced: bool) -> LossError:
         return LossError("the losses are a DTensor: give losses.full_tensor(), one per example")
     if isinstance(losses, Tensor) and torch.func.debug_unwrap(losses) is not losses:
         return LossError(
-            "the losses are of within torch.func.grad, vmap or another transform, and have no "
-            "values that outlast it: have the function return them, as with has_aux=True, and "
-            "record them outside of it"
+            "the losses are of within torch.func.grad, vmap or the like, and have no values that "
+            "outlast it: have the function return them, as with has_aux=True, and record those"
         )
     if isinstance(losses, Tensor) and losses.ndim == 0 and not reduced:
         return LossError(

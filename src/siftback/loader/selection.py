@@ -287,8 +287,7 @@ def resolve_loader_selector(
     """
     if selector is None and keep is None:
         raise ConfigError(
-            "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
-            "keep= or selector="
+            "nothing says what to keep: give memory=Memory(), to choose early, keep= or selector="
         )
     resolved = resolve_selector(selector, keep)
     if keep is not None and model is None:

@@ -140,8 +140,7 @@ def token_losses(
     head, outputs = find_head_and_outputs(outputs_or_model, inputs, shift)
     if head.kind != "tokens":
         raise ConfigError(
-            f"a {type(outputs_or_model).__name__} has one loss per sequence and none per token: "
-            "use sequence_losses"
+            f"a {type(outputs_or_model).__name__} has one loss per sequence: use sequence_losses"
         )
     return compute_token_losses(head, outputs, inputs)
 

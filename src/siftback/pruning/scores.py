@@ -284,9 +284,8 @@ def mean_scores(
         if source.knows_indices:
             if item.indices is None:
                 raise ConfigError(
-                    f"batch {number} has other examples than those sampled, and scores must match "
-                    "their examples: give the data set itself, or a loader with a collate function "
-                    "that leaves none out"
+                    f"batch {number} has other examples than those sampled: give the data set "
+                    "itself, or a loader with a collate function that leaves none out"
                 )
             check.check(item.indices, f"batch {number}")
             rows.append(item.indices)

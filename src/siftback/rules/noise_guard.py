@@ -12,6 +12,7 @@ from siftback.draws.histogram_draw import BLOCK
 from siftback.errors import ConfigError
 from siftback.losses.per_example import check_losses
 from siftback.state import Check, Stateful, integer, number, raise_damaged, tensor
+from siftback.tables.example_rows import ExampleRows
 from siftback.tensor_arguments import check_tensor
 
 _MOST = 255  # streaks are counted up to this
@@ -146,6 +147,7 @@ class NoiseGuard(Stateful):
     Attributes:
         losses: float32[N], the last loss of each example; NaN where there was none.
         held_back: Number of times an example was held back, over all draws.
+        rows: The rows of the examples of a stream; None where those are their indices.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -174,6 +176,7 @@ class NoiseGuard(Stateful):
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
         self._sum, self._seen = 0.0, 0  # sum and number of the labels' last probabilities
         self._visited, self._regained = 0, 0  # visits of suspects, those with p > 1 / C
+        self.rows: ExampleRows | None = None
 
     @property
     def confidence(self) -> float:
@@ -183,7 +186,7 @@ class NoiseGuard(Stateful):
     @property
     def suspects(self) -> Tensor:
         """int64[n], the current suspects, ascending."""
-        return (self._streaks >= self.visits).nonzero().squeeze(1)
+        return self._indices_of(self._streaks >= self.visits)
 
     @property
     def released(self) -> bool:
@@ -194,7 +197,16 @@ class NoiseGuard(Stateful):
     @property
     def held(self) -> Tensor:
         """int64[n], the suspects that are held back, ascending; none while they are `released`."""
-        return torch.zeros(0, dtype=torch.int64) if self.released else self.suspects
+        return self._indices_of(self.is_held)
+
+    @property
+    def is_held(self) -> Tensor:
+        """bool[rows], whether each example is one of the `held`."""
+        return (self._streaks >= self.visits) & (not self.released)
+
+    def _indices_of(self, mask: Tensor) -> Tensor:
+        rows = mask.nonzero().squeeze(1)
+        return self.rows.indices_of(rows).sort().values if self.rows else rows
 
     @property
     def label_issues(self) -> Tensor:
@@ -215,11 +227,8 @@ class NoiseGuard(Stateful):
         blocks = zip(
             torch.split(self.losses, BLOCK), torch.split(self._streaks, BLOCK), strict=True
         )
-        issues = [
-            (((-losses).exp() < between) | (streaks >= self.visits)).nonzero().squeeze(1)
-            for losses, streaks in blocks
-        ]
-        return torch.cat([rows + number * BLOCK for number, rows in enumerate(issues)])
+        issues = [((-loss).exp() < between) | (streaks >= self.visits) for loss, streaks in blocks]
+        return self._indices_of(torch.cat(issues))
 
     def observe(self, indices: Tensor, losses: Tensor) -> None:
         """Records the losses of a visit.

@@ -415,7 +415,8 @@ class LastLossRule(EpochRule):
     @property
     def suspects(self) -> Tensor:
         """int64[n], the rows of the examples that the guard holds back; none without a guard."""
-        suspects = self.guard.held if self.guard else torch.zeros(0, dtype=torch.int64)
+        is_held = self.guard.is_held if self.guard else torch.zeros(0, dtype=torch.bool)
+        suspects = is_held.nonzero().squeeze(1)
         if self.candidates is not None:
             return torch.isin(self.candidates, suspects).nonzero().squeeze(1)
         return suspects[suspects < self.examples]

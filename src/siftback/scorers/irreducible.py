@@ -85,8 +85,7 @@ class Irreducible(WrappingScorer):
         if not bool(irreducible.isfinite().all()):
             example = int(indices[~irreducible.isfinite()][0])
             raise ConfigError(
-                f"example {example} has no finite irreducible loss: compute one per example, "
-                "as irreducible_losses does"
+                f"example {example} has no finite irreducible loss: give irreducible_losses(...)"
             )
         scores = self.scorer.score(losses, model, batch, indices)
         return scores - move(irreducible, scores.device)

@@ -51,9 +51,8 @@ class Snapshot:
             self.model = copy.deepcopy(model, {id(t): tensors[name] for name, t in sources.items()})
         except Exception as error:
             raise ConfigError(
-                f"the {type(model).__name__} cannot be copied ({error}): give one that "
-                "copy.deepcopy can copy, or a scorer without a copy, such as "
-                "Fresh(autocast=torch.bfloat16)"
+                f"the {type(model).__name__} cannot be copied ({error}): give one that can be by "
+                "copy.deepcopy, or a scorer without a copy, as Fresh(autocast=torch.bfloat16)"
             ) from error
         self.copied: dict[str, Tensor] = {
             name: tensor for name, tensor in tensors.items() if tensor is not sources[name]

@@ -95,8 +95,7 @@ def _lock_file(descriptor: int, path: Path) -> bool:
         if error.errno not in _UNSUPPORTED:
             raise
         warnings.warn(
-            f"the file system of {path} has no locks ({error}): make sure that no other training "
-            "has the same path",
+            f"the file system of {path} has no locks ({error}): let no other training have it",
             stacklevel=5,
         )
     return True

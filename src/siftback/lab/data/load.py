@@ -156,8 +156,7 @@ def check_examples(data: DataSet) -> None:
         if least < 0 or most >= data.classes:
             raise ConfigError(
                 f"{data.name}: labels to {split} on go from {least} to {most}, and there are "
-                f"{data.classes} classes to train on: give labels from 0 to {data.classes - 1}, "
-                "or a split that has them"
+                f"{data.classes} classes to train on: give labels from 0 to {data.classes - 1}"
             )
 
 

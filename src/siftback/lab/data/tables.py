@@ -357,7 +357,8 @@ def choose_splits(splits: Mapping[str, Any], address: Address) -> dict[str, Any]
     for role, name in (("train", train), ("test", test)):
         if name not in splits:
             raise ConfigError(
-                f"{address} has no split {name!r}: name the one to {role} on by {role}=: {names}"
+                f"{address} has no split {name!r}: name the one to {role} on by {role}=, one of "
+                f"{names}"
             )
         if not len(splits[name]):
             raise ConfigError(f"{address}: split {name!r} is empty: give another of {names}")

@@ -328,8 +328,7 @@ def prepare_data(plan: Plan) -> DataSet:
     for name in ("mixup", "cutout"):
         if (value := getattr(settings, name)) and data.kind != "images":
             raise ConfigError(
-                f"{name}={value} is of images, and {data.name} holds {KINDS[data.kind]}: leave it "
-                "out"
+                f"{name}={value} is of images, and {data.name} has {KINDS[data.kind]}: leave it out"
             )
     if settings.label_smoothing and data.kind == "pixels":
         raise ConfigError(

@@ -137,8 +137,7 @@ def locked(folder: Path) -> Iterator[bool]:
         file = (folder / LOCK).open("a")
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be written as a folder ({error.strerror}): give --out a folder that "
-            "can"
+            f"{folder} cannot be written as a folder ({error.strerror}): give another --out"
         ) from error
     with file:
         yield _take(file.fileno())

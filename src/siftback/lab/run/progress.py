@@ -174,8 +174,7 @@ class TensorBoardReporter(ConsoleReporter):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ConfigError(
-                "--tensorboard needs the package of that name: "
-                f"{install_command('tensorboard')}, or leave it out"
+                f"--tensorboard needs the package of that name: {install_command('tensorboard')}"
             ) from None
         self._folder, self._writer_class = folder, SummaryWriter
 

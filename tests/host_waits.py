@@ -1,4 +1,4 @@
-"""Counts where the host would wait for an accelerator, on a machine that has none."""
+"""Counts where a host would wait for an accelerator."""
 
 import sys
 from pathlib import Path

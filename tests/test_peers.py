@@ -1,4 +1,4 @@
-"""The comparison with peers: each method here spends its budget, and the page is its records'."""
+"""Peers: each method spends its budget, and the page is its records'."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ FOLDER = ROOT / "benchmarks" / "peers"
 
 @pytest.fixture(scope="module")
 def peers():
-    """The modules of `benchmarks/peers`."""
+    """Its modules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
         import compare

@@ -1,4 +1,4 @@
-"""Batches scored by a replica that works ahead: the same examples, whatever the place."""
+"""Batches scored by a replica that works ahead."""
 
 import itertools
 import multiprocessing
@@ -389,7 +389,7 @@ def test_bad_arguments_are_refused(arguments, message):
 
 
 def squares(model, batch):
-    """Sums over whatever lengths there are, of dictionaries with all kinds of parts."""
+    """Sums of dictionaries of any lengths and parts."""
     assert batch["name"] == [f"example {n}" for n in batch["number"].tolist()]
     assert isinstance(batch["array"], np.ndarray)
     return batch["x"].double().square().flatten(1).sum(1).float() + torch.from_numpy(batch["array"])

@@ -67,8 +67,7 @@ def barrier(name: str, settings: Mapping[str, Any] | None = None) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     texts = describe_settings(settings or {})
     content = json.dumps(texts)
-    # Settings are stored once by their digest, and barriers name the digest: so a few bytes are
-    # sent however many settings there are.
+    # Settings are stored once by their digest, which barriers name: a few bytes.
     digest = hashlib.sha256(content.encode()).hexdigest()
     try:
         if not _passed or _passed.group() is not dist.group.WORLD:
@@ -137,9 +136,9 @@ def describe_settings(settings: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def settings_of_shards(settings: Mapping[Any, Any]) -> dict[str, str]:
-    """Returns `describe_settings` without tensors, which are of each shard's examples.
+    """Returns `describe_settings` without tensors, which shards have of their own.
 
-    >>> settings_of_shards({"epochs": 3, "labels": "crc32 0ecf4cb2 of 60"})
+    >>> settings_of_shards({"epochs": 3, "labels": "crc32 0ecf"})
     {'epochs': '3'}
     """
     texts = describe_settings(settings).items()

@@ -40,7 +40,8 @@ class PassScorer(Stateful, Scorer):
             isinstance(autocast, torch.dtype) and autocast.is_floating_point
         ):
             raise ConfigError(
-                f"autocast={format_value(autocast)}: give a float dtype such as torch.bfloat16"
+                f"autocast={format_value(autocast)}: give a floating-point dtype such as "
+                "torch.bfloat16"
             )
         self._autocast = autocast
         self._compile = check_flag("compile", compile)

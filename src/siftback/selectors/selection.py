@@ -78,7 +78,8 @@ float[N], N >= 1
     fits = is_dense(scores) and scores.ndim == 1 and scores.is_floating_point() and len(scores)
     if not fits or scores.dtype.itemsize < 2:  # types of 8 bits have hardly an operation
         raise LossError(
-            f"scores={format_value(scores)}: give float[N], one for each of N >= 1 examples"
+            f"scores={format_value(scores)}: give one floating-point number for each example, "
+            "float[N], N >= 1"
         )
 
 

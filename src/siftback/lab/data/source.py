@@ -275,8 +275,7 @@ def cached(
             (Path(temporary) / file.name).replace(file)
     except OSError as error:
         raise ConfigError(
-            f"the cache folder {folder} cannot be written ({error.strerror}): "
-            "set SIFTBACK_CACHE to a folder that can"
+            f"the cache {folder} cannot be written ({error.strerror}): set another SIFTBACK_CACHE"
         ) from error
     return tensors
 

@@ -221,9 +221,8 @@ def check_strategy(run: Run, settings: Settings) -> None:
         raise ConfigError(f"{name}: {error}") from None
     if settings.mixup and (learns(choice) or strategy.moment.fills_batches):
         raise ConfigError(
-            f"mixup={settings.mixup} with {name}, which chooses by losses of training "
-            "itself: they would be those of mixed images; leave one of them out, or take a "
-            "strategy with a selection pass"
+            f"mixup={settings.mixup} with {name}, which chooses by losses of training: they would "
+            "be those of mixed images; leave one out, or take a strategy with a selection pass"
         )
     as_they_are = strategy.weighted or strategy.tokens or strategy.has_guard(settings)
     for setting in ("mixup", "label_smoothing") if as_they_are else ():
@@ -328,7 +327,8 @@ def prepare_data(plan: Plan) -> DataSet:
     for name in ("mixup", "cutout"):
         if (value := getattr(settings, name)) and data.kind != "images":
             raise ConfigError(
-                f"{name}={value} is of images, and {data.name} has {KINDS[data.kind]}: leave it out"
+                f"{name}={value} is of images, and {data.name} holds {KINDS[data.kind]}: leave it "
+                "out"
             )
     if settings.label_smoothing and data.kind == "pixels":
         raise ConfigError(

@@ -275,7 +275,7 @@ def cached(
             (Path(temporary) / file.name).replace(file)
     except OSError as error:
         raise ConfigError(
-            f"the cache {folder} cannot be written ({error.strerror}): set another SIFTBACK_CACHE"
+            f"the cache {folder} cannot be written ({error.strerror}): set SIFTBACK_CACHE anew"
         ) from error
     return tensors
 

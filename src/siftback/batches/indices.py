@@ -152,18 +152,16 @@ class _IndexedLoader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
         # Not a generator: the loader draws its order as it is iterated, not at its first batch.
-        check_end = getattr(getattr(self, "batch_sampler", None), "check_end", tuple)
-        self._epoch = epoch = object()
+        batches = getattr(self, "batch_sampler", None)
+        check_end = getattr(batches, "check_end", tuple)
+        self._epoch = epoch = object() if isinstance(batches, TrackedBatches) else None
         return chain(map(partial(self._indexed, epoch), self.loader), check_end())
 
     def _indexed(self, epoch: object, batch: Any) -> tuple[Tensor, Any]:
         if isinstance(batch, Reordered):
             raise BatchError(f"the {batch.cause} gives examples in another order: {CARRY}")
-        batches = getattr(self, "batch_sampler", None)
-        if epoch is not self._epoch and isinstance(batches, TrackedBatches):
-            raise BatchError(
-                "the loader was iterated again: take the batches of one iter(loader) at a time"
-            )
+        if epoch is not self._epoch:
+            raise BatchError("the loader was iterated again: take the batches of one iter(loader)")
         return self._index_of(batch), batch
 
     def __getattr__(self, name: str) -> Any:

@@ -666,8 +666,9 @@ class EpochDraw:
         """Returns what all processes must have alike, see `barrier`."""
         settings = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
         settings |= {"shorter_epochs": self.shorter}
-        shared = {"examples": self.rule.examples, "seed": self._seed}
-        return {**settings, **shared} if self.world > 1 else settings_of_shards(settings)
+        if rank_and_world()[1] > self.world:  # each has examples of its own
+            return settings_of_shards(settings)
+        return {**settings, "examples": self.rule.examples, "seed": self._seed}
 
     def _settings(self) -> dict[str, Any]:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}

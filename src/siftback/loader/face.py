@@ -698,7 +698,7 @@ class SelectiveLoader:
             del settings["seed"]  # each may select by random numbers of its own
         if not pipeline.shares_order:  # but each has a data set of its own
             del settings["examples"]
-            settings = settings_of_shards(settings)
+            settings = settings_of_shards(settings) if settings["world"] > 1 else settings
             order = order | dict.fromkeys(("shuffle", "seed", "num_workers"))
         elif self.memory:
             settings["dataset"] = fingerprint(getattr(pipeline.source.loader, "dataset", None))

@@ -9,7 +9,17 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from resuming import check_resumes
-from siftback import Epochs, Indexed, Memory, NoiseGuard, Pool, SelectiveLoader
+from siftback import (
+    RCAP,
+    RS2,
+    AlignPrune,
+    Epochs,
+    Indexed,
+    Memory,
+    NoiseGuard,
+    Pool,
+    SelectiveLoader,
+)
 from siftback.errors import BatchError, ConfigError, StateError
 from toys import AT_ONCE, optimizer_of, seeded
 
@@ -317,6 +327,23 @@ def test_losses_of_examples_that_never_came_are_refused():
     next(iter(loader))
     with pytest.raises(BatchError, match="no example of index 3 came so far"):
         loader.record(torch.ones(1), indices=torch.tensor([3]))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **when: Memory(keep=0.5, balance=Y, **when),
+        lambda **when: RS2(0.5, replacement=True, weights=torch.rand(48) + 1, **when),
+        lambda **when: RCAP(Y, **when),
+        lambda **when: AlignPrune(reference=[1, 2], **when),
+    ],
+    ids=["balance", "weights", "labels", "reference"],
+)
+def test_what_is_of_each_example_needs_their_number(make, at_once):
+    loader = Indexed(shards(), index_of=lambda batch: batch["key"])
+    with pytest.raises(ConfigError, match=r"length (has to be|is) known"):
+        SelectiveLoader(loader, memory=make(warmup=Epochs(0 if at_once else 1)), epochs=4)
 
 
 class Backwards(Numbers):

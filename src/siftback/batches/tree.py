@@ -78,7 +78,7 @@ def read_structure(batch: Any, size: int | None = None, *, collated: bool = Fals
         BatchError: If the batch cannot be split into examples, or its parts have mismatched sizes,
             or which of several readings is right cannot be told.
     """
-    readings = _candidates(batch, size, collated)
+    readings = _readings(batch, size, collated)
     if size not in readings and len(readings) > 1:
         listed = " or ".join(map(str, readings))
         raise BatchError(
@@ -110,7 +110,7 @@ def size(batch: Any, known: int | None = None) -> int:
     Raises:
         BatchError: If parts have mismatched sizes, a part has no size, or there is no part.
     """
-    return _preferred(_candidates(batch, known), known).size
+    return _preferred(_readings(batch, known), known).size
 
 
 def measure(batch: Any, lists: Lists) -> tuple[int, torch.device]:
@@ -136,7 +136,7 @@ def measure(batch: Any, lists: Lists) -> tuple[int, torch.device]:
 
 def lists_of(batch: Any) -> Lists:
     """Returns the lists of a batch by itself that hold one example per entry."""
-    reading = _preferred(_candidates(batch), None)
+    reading = _preferred(_readings(batch), None)
     return reading.lists | reading.values
 
 
@@ -436,15 +436,13 @@ def _mismatched(batch: Any, columns: list[tuple[str, Any]]) -> BatchError:
     return BatchError(f"parts of mismatched sizes ({listed}); give each part a row per example")
 
 
-def _candidates(
-    batch: Any, size: int | None = None, collated: bool = False
-) -> dict[int, Structure]:
+def _readings(batch: Any, size: int | None = None, collated: bool = False) -> dict[int, Structure]:
     """Returns the possible readings of a batch, by number of examples; those as a structure first.
 
     Raises:
         BatchError: If there are none.
     """
-    readings = _readings(batch, "", size, collated)
+    readings = _analyze(batch, "", size, collated)
     if not readings:
         raise _mismatched(batch, columns(batch, _OBJECTS))
     return readings
@@ -455,9 +453,7 @@ def _preferred(readings: dict[int, Structure], size: int | None) -> Structure:
     return first if size is None else readings.get(size, first)
 
 
-def _readings(
-    leaf: Any, path: str, size: int | None, collated: bool
-) -> dict[int, Structure] | None:
+def _analyze(leaf: Any, path: str, size: int | None, collated: bool) -> dict[int, Structure] | None:
     """Returns the possible readings of a leaf, by number of examples; None where any fits."""
     if leaf is None:
         return None
@@ -468,7 +464,7 @@ def _readings(
     children = _children_of(leaf)
     if children is None:
         return {}
-    readings = [_readings(child, path + step, size, collated) for step, child in children.items()]
+    readings = [_analyze(child, path + step, size, collated) for step, child in children.items()]
     whole = reduce(_common, readings, None)
     if collated or hasattr(leaf, "_fields") or not isinstance(leaf, list | tuple):
         return whole

@@ -118,6 +118,12 @@ class AlignPrune(EpochRule):
             return super().settings()
         return super().settings() | {"reference": f"crc32 {tensor_checksum(self.reference):08x}"}
 
+    def grow(self, examples: int) -> None:
+        """Makes room for a number of examples, which has to be known with a reference."""
+        if isinstance(self.reference, Tensor) and not examples:
+            raise ConfigError("reference= has indices: give a data set whose length is known")
+        super().grow(examples)
+
     def scores(self, epoch: int) -> Tensor:
         """Returns float32[examples]: `alignment_scores`, or the last losses in the first passes."""
         last = epoch % self.window  # the column of the oldest pass, which this one will overwrite

@@ -136,7 +136,7 @@ class RCAP(LastLossRule):
             ConfigError: If they are not integers, or there are more or fewer than examples.
         """
         classes = torch.unique(labels_tensor("labels", labels), return_inverse=True)[1]
-        self._check_length(classes, self._examples)
+        self._check_length(classes, self._examples or len(classes))
         self._classes = classes
 
     def grow(self, examples: int) -> None:

@@ -194,7 +194,7 @@ class EpochRule(Stateful, ABC):
                 f"{type(self).__name__} has other weights of examples already: give them once, as "
                 "weights= or balance= of the rule, or by a sampler that draws by weights"
             )
-        self._check_length(weights, self._examples)
+        self._check_length(weights, self._examples or len(weights))
         self._base_weights = weights
 
     def set_labels(self, labels: Any) -> None:
@@ -209,7 +209,7 @@ class EpochRule(Stateful, ABC):
         raise ConfigError(f"{type(self).__name__} draws without labels: give none")
 
     def _check_length(self, weights: Tensor, examples: int) -> None:
-        if examples not in (0, len(weights)):  # 0 where their number is not known yet
+        if examples != len(weights):
             raise ConfigError(
                 f"{type(self).__name__} has weights or labels of {len(weights)} examples, and "
                 f"there are {examples}: give the weight or the label of each example of the data "

@@ -1,5 +1,7 @@
 """One of two processes that train with selection; saves what it did for the tests to look at."""
 
+from unittest.mock import patch
+
 import torch
 from hugging_face_models import (
     RESUMES_PROCESSES,
@@ -11,6 +13,7 @@ from hugging_face_models import (
 )
 
 from siftback import Epochs, Memory, Uniform
+from siftback.frameworks import huggingface_refusals
 
 COUNT, STOP = 75, 4  # within the second epoch
 LONG = {"num_train_epochs": 3, "gradient_accumulation_steps": 2, "ddp_backend": "gloo"}
@@ -115,6 +118,29 @@ def decided(folder):
     return ours.method
 
 
+def measured(folder):
+    """The method that "auto" took where both can be, and what could not be measured for it."""
+    failures, measure = [], huggingface_refusals.probe
+
+    def probe(*args, **settings):
+        result = measure(*args, **settings | {"seconds": 0.1})
+        failures.append(result.failures)
+        return result
+
+    with patch.object(huggingface_refusals, "probe", probe):
+        ours = trainer(
+            folder / "measured",
+            "language model",
+            16,
+            model=lookup_model(),
+            max_steps=1,
+            ddp_backend="gloo",
+            selection={"method": "auto"},
+        )
+        ours.train()
+    return ours.method, failures
+
+
 def single_pass(folder):
     """A training and another one from its checkpoint, and how the model is evaluated after."""
     settings = {"max_steps": 4, "save_steps": 2, "max_grad_norm": 0.0, "of": Keeping}
@@ -138,7 +164,7 @@ def single_pass(folder):
 
 def main(folder):
     found = {"step": one_step(folder), "single_pass": single_pass(folder)}
-    found["decided"] = decided(folder)
+    found["decided"], found["measured"] = decided(folder), measured(folder)
     for method in ("two_pass", "memory"):
         found[method] = {"whole": found_in(trained(folder, method), method)}
         if RESUMES_PROCESSES:

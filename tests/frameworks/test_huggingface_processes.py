@@ -63,6 +63,13 @@ def test_the_first_process_says_which_method_is_taken(ranks):
     assert [rank["decided"] for rank in ranks] == ["two_pass", "two_pass"]
 
 
+def test_the_first_process_measures_alone_whichever_method_it_takes(ranks):
+    (method, failures), (other, none) = (rank["measured"] for rank in ranks)
+    assert method == other
+    assert method in ("two_pass", "single_pass")
+    assert (failures, none) == ([{}], [])
+
+
 def test_two_processes_read_each_example_once_and_know_all_losses(ranks):
     one, other = (rank["memory"]["whole"] for rank in ranks)
     assert same(one["weights"], other["weights"])

@@ -10,8 +10,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import SinglePass
+from siftback import SinglePass, probe
 from siftback.errors import ConfigError
 
 KEEP, STEPS, RATE = 1 / 2, 4, 0.1
@@ -139,6 +140,19 @@ def by_hand():
     return SinglePass(network(), F.cross_entropy, keep=KEEP, check=False)
 
 
+def probed(rank):
+    """What could not be measured by rank 0 alone, and then by each, for as long as it likes."""
+    loader = DataLoader(TensorDataset(*batch_of(0, 0)), 4)
+
+    def failures(seconds):
+        found = probe(network(), loader, F.cross_entropy, keep=[KEEP], seconds=seconds)
+        return found.failures
+
+    alone = {} if rank else failures(0.1)
+    dist.barrier()
+    return alone, failures(0.1 + 0.2 * rank)
+
+
 def main(out):
     rank = int(os.environ["RANK"])
     # A store of its own, as these processes may have had a group before.
@@ -155,6 +169,7 @@ def main(out):
         found[make.__name__] = refusal(make)
     with torch.no_grad():
         found["evaluation"] = refusal(unaveraged)
+    found["probed"] = probed(rank)
     torch.save(found, out / f"{rank}.pt")
     dist.destroy_process_group()
 

@@ -67,6 +67,10 @@ def test_what_would_let_processes_diverge_is_refused(ranks, name, message):
         assert message in rank[name]
 
 
+def test_each_process_measures_by_itself(ranks):
+    assert [rank["probed"] for rank in ranks] == [({}, {}), ({}, {})]
+
+
 def test_parameters_are_found_behind_inputs_that_many_paths_lead_to(monkeypatch):
     known = nn.Linear(2, 2)
     monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", known)

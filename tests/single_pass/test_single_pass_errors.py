@@ -166,6 +166,19 @@ def test_dropout_that_is_drawn_again_in_the_backward_is_refused(dropout):
         sift(*batch).backward()  # after the check of its gradient
 
 
+class Attention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_attention_in_a_checkpoint_is_named():
+    layers = Checkpointed(nn.Linear(8, 8), nn.Unflatten(1, (2, 4)), Attention())
+    model = nn.Sequential(layers, nn.Flatten(), nn.Linear(8, CLASSES))
+    batch = torch.randn(12, 8), torch.randint(CLASSES, (12,))
+    with pytest.raises(TraceError, match="checkpoint has dropout, or attention"):
+        SinglePass(model, F.cross_entropy, keep=KEEP)(*batch)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["cudnn", "efficient", "flash"])
 def test_fused_attention_of_gpus_is_refused_where_it_drops_out(name, dropout):

@@ -189,6 +189,19 @@ def _key(value: Any, *, is_inner: bool = False) -> bytes:
 
 
 @contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replaces an attribute of an object, which then stands before that of its class."""
+    variables = vars(owner)
+    before = {name: variables[name]} if name in variables else {}
+    variables[name] = value
+    try:
+        yield
+    finally:
+        del variables[name]
+        variables.update(before)
+
+
+@contextmanager
 def undisturbed(*roots: Any) -> Iterator[None]:
     """Restores random states, and the attributes of objects, whatever is done in between.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 
 from siftback.batches import tree
-from siftback.batches.collating import REORDERS, Reordered
+from siftback.batches.collating import REORDERS, Reordered, replaced
 from siftback.batches.indices import Indexed, testing_order
 from siftback.batches.stats import SinglePassStats, Stats
 from siftback.epochs.sampler import SelectiveSampler
@@ -47,7 +47,6 @@ from siftback.frameworks.step_selection import (
     count_schedule,
     epochs_of_steps,
     rank_seed,
-    replaced,
 )
 from siftback.frameworks.trained_loss import CheckTimes
 from siftback.losses.sequences import find_labels, has_loss, head_losses, sequence_losses

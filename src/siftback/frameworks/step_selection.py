@@ -1,8 +1,7 @@
 """Selection within the training steps of a framework: what its integrations share."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -174,16 +173,3 @@ def epochs_of_steps(steps: int, batches: int, accumulation: int) -> float:
 def rank_seed(seed: int, rank: int) -> int:
     """Returns the seed of a process's own selections: each chooses among rows of its own."""
     return generator_from(seed, rank, Stream.SELECTION).initial_seed()
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replaces an attribute of an object, which then stands before that of its class."""
-    variables = vars(owner)
-    before = {name: variables[name]} if name in variables else {}
-    variables[name] = value
-    try:
-        yield
-    finally:
-        del variables[name]
-        variables.update(before)

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from siftback.batches import tree
+from siftback.batches.collating import replaced
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.frameworks.step_selection import replaced
 from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
 from siftback.host_reads import HostReads, move
 from siftback.losses.per_example import Reduction, valid_examples

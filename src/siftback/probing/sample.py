@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch.distributed as dist
 from torch import nn
 
 from siftback.batches import tree
 from siftback.batches.batch import Batch
-from siftback.batches.collating import undisturbed
+from siftback.batches.collating import replaced, undisturbed
 from siftback.batches.indices import examples_of
 from siftback.batches.order import is_plain, is_trackable
 from siftback.batches.source import Source, saved_state
@@ -119,11 +120,15 @@ class Sample:
 
 @contextmanager
 def unmoved(loader: Iterable[Any]) -> Iterator[None]:
-    """Restores the state of the loader, its sampler, and the generators that reading may use."""
+    """Restores the state of the loader, its sampler, and the generators that reading may use.
+
+    Of several processes each is alone meanwhile, and so are layers such as ``SyncBatchNorm``: the
+    others may wait for it, or measure for longer.
+    """
     source, sampler = Source(loader), cast(Any, getattr(loader, "sampler", None))
     position = copy.deepcopy(source.state_dict())
     order = saved_state(sampler)
-    with undisturbed():
+    with undisturbed(), replaced(dist, "is_initialized", lambda: False):
         try:
             yield
         finally:

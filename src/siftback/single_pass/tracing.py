@@ -108,7 +108,7 @@ class _GraphPair:
         """Compiles the forward graph, and finds the rows of all tensors that it saves."""
         for node in module.graph.nodes:
             if "rng_state" in node.name:
-                what = "torch.utils.checkpoint has dropout drawn again in the backward"
+                what = "torch.utils.checkpoint has dropout, or attention, run again in the backward"
                 traces = [user.meta.get("stack_trace") or "" for user in node.users]
                 raise TraceError("\n".join([what, *traces]))
         self._layouts = find_layouts(module.graph)

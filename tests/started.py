@@ -11,7 +11,8 @@ def processes():
     """What starts processes that train: a fork, but for autograd's threads of an accelerator."""
     import torch  # which not all tests need
 
-    return multiprocessing.get_context("spawn" if torch.accelerator.is_available() else "fork")
+    has_threads = torch.backends.cuda.is_built() or torch.accelerator.is_available()
+    return multiprocessing.get_context("spawn" if has_threads else "fork")
 
 
 @contextlib.contextmanager

@@ -190,7 +190,7 @@ def test_of_an_index_that_comes_twice_the_last_loss_counts():
     memory = Memory(keep=0.5)
     memory.grow(4)
     losses = torch.tensor([1.0, 2.0, torch.nan, 3.0, torch.inf])
-    EpochDraw(memory, epochs=2).losses.update(torch.tensor([2, 2, 0, 1, 2]), losses, 0)
+    EpochDraw(memory, epochs=2).losses.update(torch.tensor([2, 2, 0, 1, 2]), losses, [(0, 5)])
     assert memory.values[:, 0].nan_to_num(-1).tolist() == [-1, 3, 2, -1]
 
 

@@ -450,3 +450,19 @@ def test_losses_of_a_batch_in_which_a_pass_ends_are_of_both(workers):
     loader.state_dict()  # by which all that waited are taken
     passes = [0] * 100 + [1 + place // 50 for place in range(300)]
     assert rule.noted == list(zip(passes, given, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_losses_that_a_sampler_is_given_are_of_the_passes_of_their_batch(workers):
+    """Also those of batches that workers read before a pass is drawn."""
+    rule, given = Noting(), []
+    sampler = SelectiveSampler(range(100), rule, epochs=4)
+    batches = sampler.batches(16)
+    loader = DataLoader(Numbered(spread(100)), batch_sampler=batches, num_workers=workers)
+    for batch in (batch for _ in range(4) for batch in loader):
+        given += batch["number"].tolist()
+        sampler.update(batch["number"], batch["loss"])
+    sampler.state_dict()  # by which all that waited are taken
+    passes = [0] * 100 + [1 + place // 50 for place in range(300)]
+    assert rule.noted == list(zip(passes, given, strict=True))

@@ -216,6 +216,18 @@ def trained_on_nonfinite(rank):
     return [len(targets) for _, targets in loader], loader.stats.nonfinite
 
 
+def handed_on():
+    """What a rule knows as it draws in a new loader, after an epoch of everything in another."""
+    memory, plain = Memory(keep=0.5, warmup=Epochs(1)), DataLoader(data(), BATCH, shuffle=True)
+    loader = SelectiveLoader(plain, memory=memory, epochs=EPOCHS)
+    for _ in loader:
+        loader.loss(loader.indices + 1.0)
+    longer = SelectiveLoader(plain, memory=memory, epochs=2 * EPOCHS)
+    longer.set_epoch(loader.epoch)
+    next(iter(longer))
+    return memory.scores(1)
+
+
 def main(out):
     faulthandler.dump_traceback_later(100, exit=True)  # that no process outlives the test
     rank = int(os.environ["RANK"])
@@ -225,6 +237,7 @@ def main(out):
     found = {name: trained(memory=make()) for name, make in (RULES | REMEMBERED).items()}
     found["resumed"] = trained(stopped_after=1, memory=InfoBatch(0.5, 1.0))
     found["exact"] = trained(memory=Stale(0.5, every=2, warmup=Epochs(0)), exact=True)
+    found["handed on"] = handed_on()
     found["apart"] = refused(seed=rank)
     found["unlike"] = refused(rule=InfoBatch(0.5 + rank / 10, 1.0))
     found["of another kind"] = refused(rule=RS2(0.4) if rank else InfoBatch(0.5, 1.0))

@@ -119,7 +119,28 @@ def test_memory_needs_the_index_of_each_example_and_then_leaves_out_what_it_read
     assert loader.stats.unread == 0
 
 
-@pytest.mark.parametrize("stream", [STREAMS["datasets"], shards], ids=["datasets", "shards"])
+def with_state(workers):
+    """A table of `datasets` in torchdata's loader, which has a state of its place in it."""
+
+    def make():
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        stream = table().to_iterable_dataset(num_shards=4)
+        return StatefulDataLoader(stream, 8, num_workers=workers, persistent_workers=workers > 0)
+
+    return make
+
+
+RESUMED = {
+    "datasets": STREAMS["datasets"],
+    "shards": shards,
+    "stateful": with_state(0),
+    "stateful, workers": with_state(2),
+}
+
+
+@WORKERS
+@pytest.mark.parametrize("stream", RESUMED.values(), ids=RESUMED)
 def test_a_memory_of_a_stream_is_resumed(stream):
     def make():
         model = network()

@@ -172,7 +172,7 @@ class Attention(nn.Module):
 
 
 def test_attention_in_a_checkpoint_is_named():
-    layers = Checkpointed(nn.Linear(8, 8), nn.Unflatten(1, (2, 4)), Attention())
+    layers = Checkpointed(nn.Linear(8, 8), nn.Unflatten(1, (1, 2, 4)), Attention())
     model = nn.Sequential(layers, nn.Flatten(), nn.Linear(8, CLASSES))
     batch = torch.randn(12, 8), torch.randint(CLASSES, (12,))
     with pytest.raises(TraceError, match="checkpoint has dropout, or attention"):

@@ -347,7 +347,14 @@ class Source:
                 seed = int(torch.empty((), dtype=torch.int64).random_())
                 torch.set_rng_state(generator_from(seed, self.epoch, Stream.ORDER).get_state())
             self._began = self._generators.states()
+            # A stream of `datasets` goes on from its state in each epoch, and not in one alone.
+            table = getattr(self.loader, "dataset", None)
+            is_stream = has_state and type(table).__module__ == "datasets.iterable_dataset"
+            if is_stream and state:
+                vars(getattr(self.loader, "loader", self.loader))["persistent_workers"] = False
             batches: Iterator[Any] = iter(self.loader)
+            if is_stream and not within:
+                cast(Any, table).load_state_dict({})
             if within and state["loader"] is None:
                 for done in range(self.position):
                     if next(batches, END) is END:

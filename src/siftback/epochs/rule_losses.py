@@ -69,8 +69,14 @@ class RuleLosses:
             self.claim()
 
     def claim(self) -> None:
-        """Has the rule's table be this training's; another one may not use it any more."""
-        self._turn = self.rule.table.claim(self.finish)
+        """Has the rule's table be this training's; another one may not use it any more.
+
+        What that one did not send to other processes yet, this one sends.
+        """
+        self.rule.table.finish()
+        if self.exchanges:
+            self._recorded += self.rule.table.unsent
+        self._turn = self.rule.table.claim(self.finish, self._recorded)
 
     def claim_once(self, *, from_start: bool) -> None:
         """Claims the rule's table, as the first epoch begins.
@@ -134,7 +140,7 @@ class RuleLosses:
         self,
         indices: Tensor,
         losses: Tensor,
-        epoch: int,
+        passes: Sequence[tuple[int, int]],
         *,
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
@@ -144,7 +150,7 @@ class RuleLosses:
         Args:
             indices: int64[n], on the CPU. Of one that comes twice, the last loss counts.
             losses: float[n], on any device. What is not finite is left out.
-            epoch: The epoch in which they were trained on.
+            passes: The passes in which they were trained on, by number, each with how many of them.
             correct: bool[n], for rules that need it.
             confidence: float[n], likewise.
 
@@ -158,12 +164,12 @@ class RuleLosses:
         self.check_guarded(losses)
         rows = self.rows_of(indices)
         check_prediction_types(correct, confidence, len(indices))
-        self.reads.add(partial(self.receive, rows, epoch), losses, correct, confidence)
+        self.reads.add(partial(self.receive, rows, passes), losses, correct, confidence)
 
     def receive(
         self,
         rows: Tensor,
-        epoch: int,
+        passes: Sequence[tuple[int, int]],
         losses: Tensor,
         correct: Tensor | None,
         confidence: Tensor | None,
@@ -172,7 +178,7 @@ class RuleLosses:
 
         Args:
             rows: int64[n], see `rows_of`.
-            epoch: As for `update`.
+            passes: As for `update`.
             losses: float32[n].
             correct: As for `update`.
             confidence: float32[n], or None.
@@ -188,16 +194,20 @@ class RuleLosses:
             check_predictions(correct, confidence, losses)
         if not self.rule.learns:
             return
-        record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
-        if not self._joins or self._turn == _UNCLAIMED:
-            self._update([record])
-            return
-        if self._kind != (epoch, *lacks):
-            self._give_waiting()
-            self._kind = epoch, *lacks
-        self._waiting.append(record)
-        if len(self._waiting) == _MOST_WAITING:
-            self._give_waiting()
+        first = 0
+        for number, count in passes:
+            span = slice(first, first := first + count)
+            predicted = (p[span] if isinstance(p, Tensor) else p for p in (correct, confidence))
+            record = RecordedLosses(False, number, rows[span], losses[span], *predicted)
+            if not self._joins or self._turn == _UNCLAIMED:
+                self._update([record])
+                continue
+            if self._kind != (number, *lacks):
+                self._give_waiting()
+                self._kind = number, *lacks
+            self._waiting.append(record)
+            if len(self._waiting) == _MOST_WAITING:
+                self._give_waiting()
 
     def _give_waiting(self) -> None:
         """Gives the rule the losses of the batches that wait, in few calls."""
@@ -277,7 +287,8 @@ class RuleLosses:
         self.finish()
         if not self.exchanges:
             return
-        recorded, self._recorded = self._recorded, []
+        recorded = [*self._recorded]
+        self._recorded.clear()
         gathered, latest = exchange_losses(recorded), torch.full((self.rule.examples,), -1)
         # This process's own, which the rule has, are left out by this like others that are older.
         for step, record in enumerate([] if self.rule.updates_by_batch else recorded):
@@ -296,7 +307,7 @@ class RuleLosses:
 
     @recorded.setter
     def recorded(self, recorded: list[tuple[Any, ...]]) -> None:
-        self._recorded = [RecordedLosses(*record) for record in recorded]
+        self._recorded[:] = [RecordedLosses(*record) for record in recorded]
 
     @property
     def check_recorded(self) -> Check:

@@ -197,12 +197,16 @@ class SelectiveSampler(Stateful, Sampler[int]):
         """Leaves out what another's draw leaves out, which that one makes as an epoch begins."""
         self.draw, self._own_draw = draw, None
 
-    def update(self, indices: Tensor, losses: Tensor, **predictions: Tensor) -> None:
-        """Gives the rule the losses of some examples that were trained on in the current epoch.
+    def update(
+        self, indices: Tensor, losses: Tensor, *, passes: Any = (), **predictions: Tensor
+    ) -> None:
+        """Gives the rule the losses of the examples of a batch that was trained on.
 
         Args:
             indices: int64[n], their dataset indices.
             losses: float[n]. What is not finite is left out.
+            passes: The passes that they are of, see `EpochDraw.pass_sizes`; by default those of the
+                next batch, as batches are trained on in their order, each once.
             predictions: ``correct`` and ``confidence`` for a rule that needs them, see
                 `EpochRule.update`.
 
@@ -221,7 +225,10 @@ class SelectiveSampler(Stateful, Sampler[int]):
         check_tensor("losses", losses, "float", "n", advice=", one for each", error=LossError)
         indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
-        self.draw.losses.update(indices, losses, self.draw.passes[-1].number, **predictions)
+        if self._own_draw and not passes:
+            self._own_draw.advance(len(losses))
+        passes = passes or self.draw.pass_sizes(len(losses))
+        self.draw.losses.update(indices, losses, passes, **predictions)
 
     def order(self, epoch: int) -> Iterator[Tensor]:
         """Returns this process's examples of the current epoch in their order, as int64[n].

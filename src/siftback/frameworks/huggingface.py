@@ -147,7 +147,7 @@ class SelectiveTrainerMixin(Trainer):
     stats: Stats | SinglePassStats
     _selection: Any  # in training a StepSelection, a SinglePass or, with a rule, its sampler
     _order: Any  # with a rule, the sampler of the loader that was made last
-    _indices: Tensor | None  # the examples of the batch in training
+    _indices: tuple[Tensor, Any] | None  # the examples of the batch in training, and its passes
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class SelectiveTrainerMixin(Trainer):
             raise ConfigError(f"the data_collator {REORDERS}")
         draw = self._selection.draw
         count_drawn(cast(Stats, self.stats), draw, len(indices))
-        batch[_KEY] = indices
+        batch[_KEY] = indices, draw.pass_sizes(len(indices))
         if self._weight_column or draw.rule.reweights or draw.reweights:
             batch[SELECTION_WEIGHT] = draw.weights_of(indices)
         return batch
@@ -334,7 +334,8 @@ class SelectiveTrainerMixin(Trainer):
             losses_of = partial(head_losses, head) if head else self._losses
             losses = losses_of(outputs, labelled)
         if self._rule and self._indices is not None:  # of the first loss that a step computes
-            self._selection.update(self._indices, losses * of_examples)
+            indices, passes = self._indices
+            self._selection.update(indices, losses * of_examples, passes=passes)
             self._indices = None
         if not has_weights:
             return result

@@ -255,7 +255,7 @@ class SelectiveDataset(keras.utils.PyDataset, Stateful):
         """
         note = partial(check_finite, name=lambda row: f"{int(indices[row])}")
         self._draw.losses.reads.add(note, losses)
-        self._sampler.update(indices, losses)
+        self._sampler.update(indices, losses, passes=self._draw.pass_sizes(len(losses)))
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

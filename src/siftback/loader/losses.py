@@ -403,11 +403,7 @@ class LossRecord:
             rows = losses.rows.rows_of(indices) if losses.rows else indices
             if reduced and all_finite:
                 values = self._average(rows, values)
-            first = 0
-            for epoch, size in passes:
-                span = slice(first, first := first + size)
-                predicted = (p[span] if isinstance(p, Tensor) else p for p in (correct, confidence))
-                losses.receive(rows[span], epoch, values[span], *predicted)
+            losses.receive(rows, passes, values, correct, confidence)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the means of losses of whole batches."""

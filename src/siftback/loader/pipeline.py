@@ -355,7 +355,7 @@ class Pipeline(ABC):
                 "give one that is not empty and can be iterated once an epoch; where examples were "
                 "drawn and are fewer than a batch, one without drop_last=True"
             )
-        if epoch.offered > 0 == epoch.selected:
+        if epoch.offered > 0 == epoch.selected and epoch.released_before >= 0:
             warnings.warn(
                 f"nothing was kept of epoch {epoch.number}: no example was trained on", stacklevel=4
             )

@@ -102,9 +102,7 @@ class CostRow:
     break_even: float | None
 
 
-def cost_rows(
-    seconds: Seconds, keeps: Sequence[float], epochs: int = EPOCHS
-) -> tuple[CostRow, ...]:
+def cost_rows(took: Seconds, keeps: Sequence[float], epochs: int = EPOCHS) -> tuple[CostRow, ...]:
     """Computes the cost of each strategy at each share kept, plain training first.
 
     With s the share kept, L loading, S scoring, C choosing, T a training step, A a scorer's work
@@ -140,7 +138,7 @@ def cost_rows(
     sb-memory 2.00 1.96 1.64 0.98
     random 2.00 1.71 1.59 0.98
     """
-    costs = strategy_costs(seconds)
+    costs = strategy_costs(took)
     base = costs[TRADITIONAL][0](1.0)
     table = [CostRow(TRADITIONAL, 1.0, 1.0, 1.0, 1.0, base, 1.0)]
     for name, (measured, ideal) in costs.items():

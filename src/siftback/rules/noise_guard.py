@@ -224,10 +224,8 @@ class NoiseGuard(Stateful):
         label = self.confidence
         wrong_class = (1 - label) / (self.classes - 1)
         between = math.sqrt(max(label * wrong_class, 0.0))  # below 0 by rounding of t
-        blocks = zip(
-            torch.split(self.losses, BLOCK), torch.split(self._streaks, BLOCK), strict=True
-        )
-        issues = [((-loss).exp() < between) | (streaks >= self.visits) for loss, streaks in blocks]
+        pairs = zip(torch.split(self.losses, BLOCK), torch.split(self._streaks, BLOCK), strict=True)
+        issues = [((-loss).exp() < between) | (streaks >= self.visits) for loss, streaks in pairs]
         return self._indices_of(torch.cat(issues))
 
     def observe(self, indices: Tensor, losses: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Values remembered for each example of a data set."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class ScoreTable:
 
     Attributes:
         turn: The number of the last `claim`; 0 before the first.
+        unsent: What the training of that claim has not sent to other processes yet.
 
     Raises:
         ConfigError: If ``rows`` or ``columns`` is not an integer, at least 0, or another process
@@ -62,6 +63,7 @@ class ScoreTable:
         self.columns = check_integer("columns", columns, 0)
         self.turn = 0
         self._finish_training: Callable[[], None] = lambda: None
+        self.unsent: Sequence[Any] = ()
         self._file = None if path is None else TableFile(_checked_path(path), self.columns)
         self._room = torch.empty(0, self.columns, dtype=torch.float32)  # its first rows are in use
         self._rows = 0
@@ -86,18 +88,19 @@ class ScoreTable:
         """The file; None of a table in memory."""
         return self._file.path if self._file else None
 
-    def claim(self, finish: Callable[[], None]) -> int:
+    def claim(self, finish: Callable[[], None], unsent: Sequence[Any] = ()) -> int:
         """Begins the turn of a training that is to be the only one to use this table from now on.
 
         Args:
             finish: Records what the training has not recorded yet. It is called before values are
                 read or written, so that they are always those of all losses until then.
+            unsent: What the training has not sent to other processes, kept up to date by it.
 
         Returns:
             Its number. The training goes on only while `turn` is this number.
         """
         self.finish()
-        self.turn, self._finish_training = self.turn + 1, finish
+        self.turn, self._finish_training, self.unsent = self.turn + 1, finish, unsent
         return self.turn
 
     def finish(self) -> None:

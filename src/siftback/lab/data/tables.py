@@ -63,13 +63,11 @@ def read_examples(
     }
 
 
-def read_labels(
-    table: pa.Table, label: str, values: Sequence[Any], split: str, name: str
-) -> Tensor:
+def read_labels(rows: pa.Table, label: str, values: Sequence[Any], split: str, name: str) -> Tensor:
     """Reads the labels of a split as numbers of classes: int64 [N].
 
     Args:
-        table: N rows.
+        rows: N of them.
         label: Name of the column of labels.
         values: As of `read_examples`.
         split: Name of the split in errors.
@@ -79,7 +77,7 @@ def read_labels(
         ConfigError: If the column is missing or holds something else, or a label is that of no
             class to train on.
     """
-    cells = read_cells(table, label, VALUE if values else NUMBER, name)
+    cells = read_cells(rows, label, VALUE if values else NUMBER, name)
     if values and (unknown := {*cells} - {*values}):
         raise ConfigError(
             f"{name} has {min(unknown)!r} among the labels to {split} on, and not to "

@@ -127,20 +127,18 @@ def selectivity(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         yield plot_curves(curves, sentence=sentence)
 
 
-def varied(
-    comparisons: Sequence[Comparison], same: Sequence[str], differs: str
-) -> Iterator[Finding]:
+def varied(comparisons: Sequence[Comparison], same: Sequence[str], other: str) -> Iterator[Finding]:
     """Figures 16 and 17: several models on one data set, and one on it under several schedules.
 
     Args:
         comparisons: The records.
         same: What a comparison has in common with another one: "data", or "data" and "model".
-        differs: What the other has otherwise: "model", or "rate".
+        other: What that one has otherwise: "model", or "rate".
     """
     ended = [comparison for comparison in comparisons if comparison.runs]
     facts = [(*task_of(item), str(item.arguments.get("rate"))) for item in ended]
     table = pd.DataFrame(facts, columns=["data", "model", "rate"])
-    return without_matched(compress(ended, table.groupby(same)[differs].transform("nunique") > 1))
+    return without_matched(compress(ended, table.groupby(same)[other].transform("nunique") > 1))
 
 
 def without_matched(comparisons: Iterable[Comparison]) -> Iterator[Finding]:

@@ -427,7 +427,7 @@ def mobilenet_v2(spec: ModelSpec) -> nn.Sequential:
     inputs, norm = spec.width, spec.norm
     layers = conv_norm_relu(norm, spec.channels, inputs)
     for expansion, channels, count, stride in MOBILE_STAGES:
-        block = partial(inverted_residual, expansion=expansion, norm=norm)
+        block = partial(inverted_residual, factor=expansion, norm=norm)
         layers += stage(block, inputs, scaled(channels), count, stride)
         inputs = scaled(channels)
     last = scaled(MOBILE_LAST)
@@ -435,14 +435,12 @@ def mobilenet_v2(spec: ModelSpec) -> nn.Sequential:
     return nn.Sequential(*layers, *classifier(last, spec.classes))
 
 
-def inverted_residual(
-    inputs: int, outputs: int, stride: int, expansion: int, norm: str
-) -> nn.Module:
+def inverted_residual(inputs: int, outputs: int, stride: int, factor: int, norm: str) -> nn.Module:
     """Returns a 1x1 convolution to many channels, a 3x3 one for each, and a 1x1 one to few.
 
     With a stride of 1 there is a shortcut beside them.
     """
-    wide = expansion * inputs
+    wide = factor * inputs
     layers = [
         *conv_norm_relu(norm, inputs, wide, 1),
         convolution(wide, wide, stride=stride, groups=wide),

@@ -75,9 +75,7 @@ def convolution(
     """
     if kernel == 1 and stride > 1 and inputs < ONE_DNN_LEAST:
         return nn.Sequential(nn.AvgPool2d(1, stride), convolution(inputs, outputs, 1))
-    layer = nn.Conv2d(
-        inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
-    )
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
 
@@ -87,11 +85,9 @@ def norm_relu(norm: str, channels: int) -> Layers:
     return [norm_layer(norm, channels), nn.ReLU(inplace=True)]
 
 
-def conv_norm_relu(
-    norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1
-) -> Layers:
-    """Returns the layers of a convolution, its normalisation and a ReLU."""
-    return [convolution(inputs, outputs, kernel, stride), *norm_relu(norm, outputs)]
+def conv_norm_relu(norm: str, inputs: int, outputs: int, size: int = 3, stride: int = 1) -> Layers:
+    """Returns the layers of a convolution, of a kernel size, its normalisation and a ReLU."""
+    return [convolution(inputs, outputs, size, stride), *norm_relu(norm, outputs)]
 
 
 def norm_relu_conv(norm: str, inputs: int, outputs: int, kernel: int = 3) -> Layers:

@@ -119,11 +119,15 @@ def test_steps_validations_and_learning_rates_are_those_without_selection(
 
 
 class Noting(Memory):
-    """Notes by which losses it drew which examples."""
+    """Notes by which losses it drew which examples, and of which passes their losses were."""
 
-    def __init__(self):
-        super().__init__(keep=0.5, warmup=Epochs(1))
-        self.draws = []
+    def __init__(self, keep=0.5):
+        super().__init__(keep=keep, warmup=Epochs(1))
+        self.draws, self.recorded = [], []
+
+    def update(self, indices, losses, epoch, **predictions):
+        self.recorded += [(epoch, index) for index in indices.tolist()]
+        super().update(indices, losses, epoch, **predictions)
 
     def draw(self, epoch, generator):
         drawn = super().draw(epoch, generator)
@@ -145,6 +149,18 @@ def test_an_epoch_has_each_example_once_or_passes_over_those_drawn(framework):
     stats, later = ours.stats, (EPOCHS - 1) * COUNT
     assert (stats.seen, stats.considered, stats.kept) == (COUNT + 2 * later, 2 * later, later)
     assert (stats.unread, stats.scored, stats.backwards) == (later, 0, EPOCHS * COUNT)
+
+
+@pytest.mark.parametrize(
+    ("framework", "accumulated"), [*((name, 1) for name in FRAMEWORKS), ("Hugging Face", 2)]
+)
+def test_losses_are_of_the_pass_of_their_batch_which_one_may_end_within(framework, accumulated):
+    rule = Noting(keep=0.4)
+    ours = run(framework, rule, accumulated=accumulated)
+    examples = [index for rows in ours.batches for index in rows]
+    size = round(0.4 * COUNT)
+    passes = [1 + place // size for place in range((EPOCHS - 1) * COUNT)]
+    assert rule.recorded == list(zip([0] * COUNT + passes, examples, strict=True))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

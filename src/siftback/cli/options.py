@@ -265,13 +265,13 @@ def warn_of_varied(values: Mapping[str, Any], names: Iterable[str]) -> None:
             typer.echo(f"{option} is not used, as --grid has values of {name}", err=True)
 
 
-def use_threads(threads: int | None, work: Callable[[], float], again: Iterable[Path] = ()) -> None:
+def use_threads(threads: int | None, work: Callable[[], float], paths: Iterable[Path] = ()) -> None:
     """Has torch compute with this many threads, and says how many where none were asked for.
 
     Args:
         threads: The number that was asked for; None chooses.
         work: Gives the work of the largest model, as `batch_work` does.
-        again: Folders of comparisons to go on with: the first's number is taken again, as
+        paths: Folders of comparisons to go on with: the first's number is taken again, as
             with another one results differ in the last digits.
     """
     import torch
@@ -286,7 +286,7 @@ def use_threads(threads: int | None, work: Callable[[], float], again: Iterable[
             raise ConfigError(f"--threads {threads}: give 1 to {most} on {processors} processors")
         torch.set_num_threads(threads)
         return
-    before = next(filter(None, map(threads_of, again)), None)
+    before = next(filter(None, map(threads_of, paths)), None)
     count, why = (min(before, most), "as before") if before else threads_for(work)
     torch.set_num_threads(count)
     typer.echo(f"{count} thread{'s' if count > 1 else ''}: {why}", err=True)

@@ -66,7 +66,8 @@ from transformers import Trainer
 
 __all__ = ["SelectiveTrainerMixin"]
 
-_KEY = "sift_index"  # of a batch, the data set's indices of its examples
+# Of a batch, the data set's indices of its examples, and `EpochDraw.pass_sizes`, int64[p, 2].
+_KEY, _PASSES = "sift_index", "sift_passes"
 
 
 class SelectiveTrainerMixin(Trainer):
@@ -147,7 +148,8 @@ class SelectiveTrainerMixin(Trainer):
     stats: Stats | SinglePassStats
     _selection: Any  # in training a StepSelection, a SinglePass or, with a rule, its sampler
     _order: Any  # with a rule, the sampler of the loader that was made last
-    _indices: tuple[Tensor, Any] | None  # the examples of the batch in training, and its passes
+    _indices: Tensor | None  # the examples of the batch in training
+    _passes: Any  # its passes
 
     def __init__(
         self,
@@ -257,7 +259,7 @@ class SelectiveTrainerMixin(Trainer):
             raise ConfigError(f"the data_collator {REORDERS}")
         draw = self._selection.draw
         count_drawn(cast(Stats, self.stats), draw, len(indices))
-        batch[_KEY] = indices, draw.pass_sizes(len(indices))
+        batch.update({_KEY: indices, _PASSES: torch.tensor(draw.pass_sizes(len(indices)))})
         if self._weight_column or draw.rule.reweights or draw.reweights:
             batch[SELECTION_WEIGHT] = draw.weights_of(indices)
         return batch
@@ -266,7 +268,7 @@ class SelectiveTrainerMixin(Trainer):
         self, model: Any, inputs: Any, num_items_in_batch: Any = None, **kwargs: Any
     ) -> Tensor:
         """A forward and a backward; see ``Trainer.training_step``."""
-        self._indices = inputs.pop(_KEY, None)
+        self._indices, self._passes = inputs.pop(_KEY, None), inputs.pop(_PASSES, None)
         if self._method == "single_pass":
             with replaced(self, "compute_loss", self._single_pass_loss):
                 # The loss is a mean, for the Trainer to divide.
@@ -334,8 +336,8 @@ class SelectiveTrainerMixin(Trainer):
             losses_of = partial(head_losses, head) if head else self._losses
             losses = losses_of(outputs, labelled)
         if self._rule and self._indices is not None:  # of the first loss that a step computes
-            indices, passes = self._indices
-            self._selection.update(indices, losses * of_examples, passes=passes)
+            passes = self._passes.tolist()
+            self._selection.update(self._indices, losses * of_examples, passes=passes)
             self._indices = None
         if not has_weights:
             return result

@@ -32,7 +32,7 @@ class HostWaits:
     the processor. A number that is assigned by a mask is filled in without a wait.
 
     Args:
-        methods: Whether to count the `READING` methods too; `torch.compile` compiles again for it.
+        methods: Whether to count `READING` too; `torch.compile` compiles again for it.
 
     Attributes:
         seen: Each operation that waits, and the line of the library, or else of the test, at it.

@@ -225,7 +225,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         check_tensor("losses", losses, "float", "n", advice=", one for each", error=LossError)
         indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
-        if self._own_draw and not passes:
+        if self._own_draw and not (passes or self.draw.gave_weights):  # for which it has advanced
             self._own_draw.advance(len(losses))
         passes = passes or self.draw.pass_sizes(len(losses))
         self.draw.losses.update(indices, losses, passes, **predictions)

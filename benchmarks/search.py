@@ -33,7 +33,7 @@ from siftback.lab.models import build
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.after_reading import AfterReading, measure_scoring_cost
+from siftback.lab.strategies.after_reading import AfterReading, measure_score_cost
 from siftback.lab.strategies.before_reading import BeforeReading
 from siftback.lab.strategies.strategy import IdealCost, Strategy
 from siftback.lab.strategies.table import STRATEGIES
@@ -220,7 +220,7 @@ def price(strategy: Strategy, settings: Settings, data: DataSet) -> ScoringCost 
     """
     if strategy.name == "tiny-proxy":
         return ScoringCost(0.02, 0.02, 0.02, 1)
-    return measure_scoring_cost(strategy, settings, data)
+    return measure_score_cost(strategy, settings, data)
 
 
 def candidates(labels: Tensor) -> dict[str, Strategy]:
@@ -298,7 +298,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     labels = prepare_data(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
     tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)
-    comparison.measure_scoring_cost = price
+    comparison.measure_score_cost = price
     methods = case.methods | {f"{key}@0.5": strategy.summary for key, strategy in tried.items()}
     curve, found = {}, {}
     for budget, settings in at.items():

@@ -216,16 +216,25 @@ def trained_on_nonfinite(rank):
     return [len(targets) for _, targets in loader], loader.stats.nonfinite
 
 
-def handed_on():
+def handed_on(*, by_state=False):
     """What a rule knows as it draws in a new loader, after an epoch of everything in another."""
-    memory, plain = Memory(keep=0.5, warmup=Epochs(1)), DataLoader(data(), BATCH, shuffle=True)
-    loader = SelectiveLoader(plain, memory=memory, epochs=EPOCHS)
+
+    def made(memory, epochs):
+        return SelectiveLoader(
+            DataLoader(data(), BATCH, shuffle=True), memory=memory, epochs=epochs
+        )
+
+    loader = made(Memory(keep=0.5, warmup=Epochs(1)), EPOCHS)
     for _ in loader:
         loader.loss(loader.indices + 1.0)
-    longer = SelectiveLoader(plain, memory=memory, epochs=2 * EPOCHS)
+    longer = made(loader.memory, 2 * EPOCHS)
     longer.set_epoch(loader.epoch)
+    if by_state:  # saved before its first epoch
+        state = longer.state_dict()
+        longer = made(Memory(keep=0.5, warmup=Epochs(1)), 2 * EPOCHS)
+        longer.load_state_dict(state)
     next(iter(longer))
-    return memory.scores(1)
+    return longer.memory.scores(1)
 
 
 def main(out):
@@ -238,6 +247,7 @@ def main(out):
     found["resumed"] = trained(stopped_after=1, memory=InfoBatch(0.5, 1.0))
     found["exact"] = trained(memory=Stale(0.5, every=2, warmup=Epochs(0)), exact=True)
     found["handed on"] = handed_on()
+    found["handed on by a state"] = handed_on(by_state=True)
     found["apart"] = refused(seed=rank)
     found["unlike"] = refused(rule=InfoBatch(0.5 + rank / 10, 1.0))
     found["of another kind"] = refused(rule=RS2(0.4) if rank else InfoBatch(0.5, 1.0))

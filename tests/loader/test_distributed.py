@@ -138,8 +138,9 @@ def test_a_state_between_epochs_holds_what_the_others_do_not_know_yet(ranks):
                 assert all(a.equal(b) for a, b in zip(step, same, strict=True))
 
 
-def test_a_rule_in_a_new_loader_knows_what_the_others_recorded_in_the_one_before(ranks):
-    known = [rank["handed on"] for rank in ranks]
+@pytest.mark.parametrize("how", ["handed on", "handed on by a state"])
+def test_a_rule_in_a_new_loader_knows_what_the_others_recorded_in_the_one_before(ranks, how):
+    known = [rank[how] for rank in ranks]
     torch.testing.assert_close(*known, equal_nan=True)
     is_known = ~known[0].isnan()
     assert int(is_known.sum()) == COUNT - 1  # of an odd number nobody has the last

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import SinglePass, probe
+from siftback import SelectiveSampler, SinglePass, probe
 from siftback.errors import ConfigError
 
 KEEP, STEPS, RATE = 1 / 2, 4, 0.1
@@ -141,8 +141,13 @@ def by_hand():
 
 
 def probed(rank):
-    """What could not be measured by rank 0 alone, and then by each, for as long as it likes."""
-    loader = DataLoader(TensorDataset(*batch_of(0, 0)), 4)
+    """What could not be measured by rank 0 alone, and then by each, for as long as it likes.
+
+    And the number of examples that the loader gives after that.
+    """
+    pairs = zip(batch_of(0, 0), batch_of(1, 0), strict=True)
+    data = TensorDataset(*map(torch.cat, pairs))
+    loader = DataLoader(data, 4, sampler=SelectiveSampler(data))
 
     def failures(seconds):
         found = probe(network(), loader, F.cross_entropy, keep=[KEEP], seconds=seconds)
@@ -150,7 +155,8 @@ def probed(rank):
 
     alone = {} if rank else failures(0.1)
     dist.barrier()
-    return alone, failures(0.1 + 0.2 * rank)
+    each = failures(0.1 + 0.2 * rank)
+    return alone, each, sum(len(targets) for _, targets in loader)
 
 
 def main(out):

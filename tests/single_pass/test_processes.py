@@ -68,7 +68,7 @@ def test_what_would_let_processes_diverge_is_refused(ranks, name, message):
 
 
 def test_each_process_measures_by_itself(ranks):
-    assert [rank["probed"] for rank in ranks] == [({}, {}), ({}, {})]
+    assert [rank["probed"] for rank in ranks] == [({}, {}, 8), ({}, {}, 8)]  # of 16 examples
 
 
 def test_parameters_are_found_behind_inputs_that_many_paths_lead_to(monkeypatch):

@@ -303,7 +303,8 @@ class RuleLosses:
     @property
     def recorded(self) -> list[tuple[Any, ...]]:
         """The losses that other processes are to know, for a state."""
-        return [tuple(record) for record in self._recorded]
+        is_new = self.exchanges and self._turn == _UNCLAIMED  # of the loader before
+        return [tuple(record) for record in (self.rule.table.unsent if is_new else self._recorded)]
 
     @recorded.setter
     def recorded(self, recorded: list[tuple[Any, ...]]) -> None:

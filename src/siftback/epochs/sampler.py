@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Sampler
 
@@ -315,7 +316,8 @@ class SelectiveSampler(Stateful, Sampler[int]):
         """
         self.epochs_begun += 1
         rank, world = rank_and_world()
-        if self._follows_processes and (rank, world) != (self.rank, self.world):
+        is_alone = world == 1 and dist.is_available() and dist.GroupMember.WORLD  # in `probe`
+        if self._follows_processes and not is_alone and (rank, world) != (self.rank, self.world):
             raise ConfigError(
                 f"the sampler was made when processes={self.world} were known, and there are "
                 f"{world}, which would read the same examples: make it, or the SelectiveLoader, "
@@ -337,7 +339,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         elif not self.draw and self._follows_processes and not self._passed_barrier:
             # Only once, as nothing but settings can make their orders differ.
             barrier("the first epoch of a SelectiveSampler", self._common_settings())
-            self._passed_barrier = True
+            self._passed_barrier = not is_alone
         self._current, self._last, self._epoch = epoch, epoch, epoch + 1
         return epoch
 

@@ -31,7 +31,7 @@ from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import TENSORBOARD, Reporter
 from siftback.lab.run.train import Training, train
 from siftback.lab.settings import SETTINGS, Run, Settings, check_keep, check_run_seed, parse_numbers
-from siftback.lab.strategies.after_reading import measure_scoring_cost
+from siftback.lab.strategies.after_reading import measure_score_cost
 from siftback.lab.strategies.strategy import OWN_SHARE, learns
 from siftback.lab.strategies.table import call_of, find_strategy, library_name, name_of_call
 
@@ -411,7 +411,7 @@ def _train(
     folder, prices = comparison.folder, comparison.prices
     # What a score costs in forwards; where it is measured, that is recorded before the run.
     strategy = find_strategy(run.strategy)
-    price = prices.get(run.strategy) or measure_scoring_cost(strategy, settings, data)
+    price = prices.get(run.strategy) or measure_score_cost(strategy, settings, data)
     if price and run.strategy not in prices:
         prices[run.strategy] = price
         comparison.write()

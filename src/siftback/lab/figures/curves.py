@@ -63,12 +63,10 @@ def read_curves(comparisons: Iterable[Comparison]) -> list[Curves]:
     ]
 
 
-def error_over_training(
-    comparisons: Sequence[Comparison], first: str = "time"
-) -> Iterator[Finding]:
+def error_over_training(comparisons: Sequence[Comparison], view: str = "time") -> Iterator[Finding]:
     """Figures 6 and 7: test error over optimizer steps and over seconds of training."""
     for curves in read_curves(comparisons):
-        yield plot_curves(curves, first)
+        yield plot_curves(curves, view)
 
 
 def staleness(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

@@ -141,9 +141,7 @@ def proxy_scorer(settings: Settings, data: DataSet) -> Scorer:
     return Proxy(small, optimizer, fresh_scorer(settings))
 
 
-def measure_scoring_cost(
-    strategy: Strategy, settings: Settings, data: DataSet
-) -> ScoringCost | None:
+def measure_score_cost(strategy: Strategy, settings: Settings, data: DataSet) -> ScoringCost | None:
     """Measures what a strategy's score costs, on a model and a batch as its runs have them.
 
     Rounds of the scorer's pass and of a fresh forward pass take turns.

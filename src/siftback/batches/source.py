@@ -347,7 +347,8 @@ class Source:
                 seed = int(torch.empty((), dtype=torch.int64).random_())
                 torch.set_rng_state(generator_from(seed, self.epoch, Stream.ORDER).get_state())
             self._began = self._generators.states()
-            # A stream of `datasets` goes on from its state in each epoch, and not in one alone.
+            # A stream of `datasets` goes on from its state in later epochs too, and so it does in
+            # workers that persist, where it cannot be told to forget it.
             table = getattr(self.loader, "dataset", None)
             is_stream = has_state and type(table).__module__ == "datasets.iterable_dataset"
             if is_stream and state:

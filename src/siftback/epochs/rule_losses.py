@@ -73,10 +73,10 @@ class RuleLosses:
 
         What that one did not send to other processes yet, this one sends.
         """
-        self.rule.table.finish()
+        unsent = self.rule.table.unsent
+        self._turn = self.rule.table.claim(self.finish, self._recorded)  # that one finishes first
         if self.exchanges:
-            self._recorded += self.rule.table.unsent
-        self._turn = self.rule.table.claim(self.finish, self._recorded)
+            self._recorded += unsent
 
     def claim_once(self, *, from_start: bool) -> None:
         """Claims the rule's table, as the first epoch begins.

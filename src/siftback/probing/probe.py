@@ -48,8 +48,8 @@ def probe(
     The model is not changed: its parameters are never stepped, and its buffers, modes and
     gradients, and the random states of PyTorch, NumPy, Python and the loader, are restored.
     Scorers and the optimizer are copied, and the copies used. Up to eight batches are held in
-    memory. Of several processes one may measure alone, a model without `DistributedDataParallel`,
-    as each does without the others: communication between them is not measured.
+    memory. Each process measures by itself, so that one of several may do it alone, but for a model
+    in `DistributedDataParallel`: communication between them is not measured.
 
     Args:
         model: The model to train. Batches are moved to its device.
